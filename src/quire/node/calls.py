@@ -99,7 +99,7 @@ class SessionCall(Generic[T]):
             self._close(reason)
 
     async def wait_closed(self) -> None:
-        """Returns when the call has freed everything it held. What a batch message in flight still
+        """Wait until the call has freed everything it held. What a batch message in flight still
         uses is freed with that message's result."""
         await self._closed.wait()
 

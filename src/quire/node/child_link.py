@@ -142,7 +142,7 @@ class NodeLink(Generic[Heard]):
             signal.set_wakeup_fd(-1)
 
     def shake_hands(self, token: str) -> None:
-        """Raises ``ProtocolMismatch`` when either side refuses the other."""
+        """Introduce this process; raise ``ProtocolMismatch`` if either side refuses the other."""
         self.say(Hello(version=PROTOCOL_VERSION, release=__version__, pid=os.getpid(), token=token))
         answer = self.hear()
         if isinstance(answer, HelloRefused):

@@ -31,7 +31,7 @@ from quire.programs.services.children import ChildWanted, Family
 
 
 class Ancestry(msgspec.Struct, frozen=True):
-    """What the services know of a launched program: its code, limits, family and seed, and the
+    """The data of a launched program for the services: its code, limits, family and seed, and the
     number of tokens that it and its descendants have encoded."""
 
     program: Inferlet | GuestProgram
@@ -196,7 +196,7 @@ class MovedChild:
         return self._ended.result
 
     def cancel(self, reason: str) -> None:
-        """Nothing is left to cancel."""
+        """Do nothing: nothing is left to cancel."""
 
     async def send(self, message: str) -> None:
         raise MailboxClosed(f"child {self.name!r} has ended; nothing more can be sent")

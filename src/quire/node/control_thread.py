@@ -208,7 +208,7 @@ class ControlThread:
     def engine_up(
         self, engine: EngineId, model: ModelId, info: EngineInfo | EncoderInfo, send: Send
     ) -> None:
-        """Raises ``ConfigError`` for an engine that the controller cannot serve."""
+        """Add an engine; raise ``ConfigError`` if the controller cannot serve it."""
         self._engines[engine] = send  # its first batch may be an answer to this very event
         try:
             self._handle_now(lambda t: EngineUp(time_s=t, engine=engine, model=model, info=info))
@@ -244,8 +244,7 @@ class ControlThread:
         self._wake.ring()
 
     def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
-        """Raises ``EngineFault`` for a result without a message, or for transfers that are not in
-        flight."""
+        """Handle an answer; raise ``EngineFault`` if nothing that it answers is in flight."""
         if engine not in self._engines:
             return  # it was lost between the answer and this call
         if isinstance(answer, BatchResult):

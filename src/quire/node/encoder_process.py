@@ -26,7 +26,7 @@ def _load(config: EncoderConfig, on_progress: OnProgress) -> EncoderEngine:
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the process and return its exit status."""
     lifeline = LifeLine()
     order = lifeline.read_order(EncoderOrder)
     return live(

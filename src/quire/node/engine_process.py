@@ -105,7 +105,7 @@ def _transfer(engine: BatchExecutor, link: NodeLink[ToEngine], executing: Execut
 
 
 def main(load: Load = load_engine, lifeline: LifeLine | None = None) -> int:
-    """Returns the exit status."""
+    """Run the process and return its exit status."""
     lifeline = lifeline or LifeLine()
     order = lifeline.read_order(LaunchOrder)
     return live(

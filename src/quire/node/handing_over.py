@@ -97,8 +97,8 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EndedChild(msgspec.Struct, frozen=True):
-    """What the parent may still read of a child that has ended. ``messages``: those that the parent
-    has not read."""
+    """The remaining data of a child that has ended, which its parent may still read. ``messages``:
+    those that the parent has not read."""
 
     result: Any
     error: ErrorRecord | None
@@ -126,7 +126,7 @@ def packed(handed: HandedProgram) -> bytes:
 
 
 def unpacked(body: bytes) -> HandedProgram:
-    """Raises ``InvalidArgument`` if ``body`` is not a program that a node has handed over."""
+    """Decode a program; raise ``InvalidArgument`` if no node has handed over ``body``."""
     try:
         return _CODEC.decode(msgspec.msgpack.decode(body, type=list[bytes]))
     except (msgspec.DecodeError, ProtocolMismatch) as exc:

@@ -128,7 +128,7 @@ class _Turn(threading.local):
     loop: asyncio.AbstractEventLoop | None = None
     missed = False
     wakes_s = 0.0
-    """From when on a ring of this turn wakes the other loop again."""
+    """The time from which a ring of this turn wakes the other loop again."""
 
 
 class LoopCalls:

@@ -157,7 +157,7 @@ class MessageReader:
         return self
 
     async def __anext__(self) -> MailboxMessage:
-        """Raises ``MailboxFull`` once this client has been detached for reading too slowly."""
+        """Raise ``MailboxFull`` once this client has been detached for reading too slowly."""
         message = await self._log.next_after(self)
         if self._error is not None:
             raise self._error

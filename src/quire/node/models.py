@@ -133,8 +133,12 @@ class ModelTable:
         return self._bases[name]
 
     def get(self, name: ModelId) -> ServedModel:
-        """Raises ``EngineLost`` for a configured model that is not loaded yet, or for an adapter
-        that could not be loaded again."""
+        """Return the model or adapter ``name``.
+
+        Raises:
+            EngineLost: a configured model is not loaded yet, or an adapter could not be loaded
+                again.
+        """
         if problem := self._problems.get(name):
             raise EngineLost(
                 f"adapter {name} is not served since its model was started again: {problem}; put "

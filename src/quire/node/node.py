@@ -169,9 +169,8 @@ class Node:
         await asyncio.to_thread(self._parts.services.kept_queries.delete, place)
 
     async def check_grammar(self, grammar: GrammarSpec, tenant: TenantId) -> None:
-        """Check ``grammar`` and return when it is known to be usable. Programs need not call it:
-        the grammars of commands are checked when these are issued, and a known grammar costs
-        nothing.
+        """Wait until ``grammar`` is known to be usable. Programs need not call it: the grammars of
+        commands are checked when these are issued, and a known grammar costs nothing.
 
         Raises:
             GrammarError: it cannot be used within the limits of time and memory.
@@ -289,9 +288,8 @@ class Node:
 
     async def told_records(self, asked: RecordsWanted, tenant: TenantId) -> ToldRecords:
         """The next parts of the records of ``tenant``'s restartable programs, for a reader that
-        keeps copies. While there is a reader, messages to the programs' clients wait until it has
-        the parts that led to them. Programs that the reader names as gone run on another node, and
-        end here.
+        keeps copies: then messages to the programs' clients wait until it has the parts before
+        them. Programs that the reader names as gone run on another node, and end here.
 
         Raises:
             AlreadyExists: another reader keeps them.

@@ -85,8 +85,7 @@ class ProgramHandle:
         restarts: Restarts | None,
         origin: Origin | None = None,
     ) -> None:
-        """Start the program; called by the table. ``start`` gives the program to its runtime, now
-        and at each restart."""
+        """Start the program. ``start`` gives it to its runtime, now and at each restart."""
         self._table, self._restarts, self._origin = table, restarts, origin
         if restarts is not None:
             self._start = start
@@ -139,8 +138,8 @@ class ProgramHandle:
         return ChildState() if self._restarts is None else self._restarts.child_state
 
     def check_movable(self, *, is_alone: bool = True) -> None:
-        """Raises ``InvalidArgument`` if the program cannot move to another node; the message says
-        why. ``is_alone``: its parent does not move with it."""
+        """Raise ``InvalidArgument``, with the reason, if the program cannot move to another node.
+        ``is_alone``: its parent does not move with it."""
         self._move.check(
             self._launch, self._origin, self._restarts, is_over=self._is_over, is_alone=is_alone
         )

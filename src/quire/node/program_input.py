@@ -14,7 +14,7 @@ SIGNALS = ("message", "end_of_input", "cancel")
 
 
 def check_signal(name: str, message: str | None) -> None:
-    """Raises ``InvalidArgument`` for another name, or if a text is missing or not expected."""
+    """Refuse another name, or a missing or unexpected text (``InvalidArgument``)."""
     if name not in SIGNALS:
         raise InvalidArgument(f"no signal {name!r}: use one of {', '.join(SIGNALS)}")
     if (name == "message") is (message is None):

@@ -41,7 +41,7 @@ class ProgramMove:
         return self._departure is not None and self._departure.has_stopped
 
     def check_here(self) -> None:
-        """Raises ``EngineLost`` while the program moves."""
+        """Raise ``EngineLost`` while the program moves."""
         if self.has_begun:
             raise EngineLost(f"program {self._id} moves to another node now: send it again")
 
@@ -59,8 +59,8 @@ class ProgramMove:
         is_over: bool,
         is_alone: bool,
     ) -> None:
-        """Raises ``InvalidArgument`` if the program cannot move; the message says why.
-        ``is_alone``: its parent does not move with it."""
+        """Raise ``InvalidArgument``, with the reason, if the program cannot move. ``is_alone``: its
+        parent does not move with it."""
         is_here = not (is_over or self.has_begun)
         movable(self._id, launch, origin, restarts, is_here=is_here, is_alone=is_alone)
 

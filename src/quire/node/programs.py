@@ -111,8 +111,11 @@ class ProgramTable:
         self._calls.soon(callback)
 
     def find(self, wanted: str, tenant: TenantId) -> ProgramHandle:
-        """Raises ``UnknownHandle`` if this tenant has no program of that id, or no longer has
-        it."""
+        """Return the program with the id ``wanted``.
+
+        Raises:
+            UnknownHandle: this tenant never had such a program, or no longer has it.
+        """
         handle = self._handles.get(wanted)
         if handle is None or handle.tenant != tenant:
             raise UnknownHandle(

@@ -38,8 +38,8 @@ class Restarts:
         """Its children. Those that came with it from another node are here before it asks for
         any."""
         self.frames: dict[str, int] = {}
-        """How many frames of each connection to the program have been taken, by the name that a
-        router gave the connection."""
+        """The number of frames taken from each connection to the program, by the name that a router
+        gave the connection."""
         self._sent: list[int] = []
         self._num_repeated = 0
         self._num_printed = 0
@@ -47,7 +47,7 @@ class Restarts:
         self._received: list[str] = []
         self._num_chars = 0
         self._num_given = 0
-        """How many recorded messages the present incarnation has been given."""
+        """The number of recorded messages that the present incarnation has received."""
         self._input_closed = False
         self._feeding: asyncio.Task[None] | None = None
 

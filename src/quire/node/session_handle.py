@@ -73,7 +73,7 @@ class SessionPlace(Protocol):
     conversations: ConversationIndex
 
     def admit(self) -> None:
-        """Raises ``Draining`` when no further call may start."""
+        """Raise ``Draining`` if no further call may start."""
         ...
 
     def touch(self, session: SessionHandle) -> None:

@@ -25,14 +25,14 @@ class TenantGate:
         self._draining = True
 
     def check(self) -> None:
-        """Raises ``Draining`` once the node accepts no new work."""
+        """Raise ``Draining`` once the node accepts no new work."""
         if self._draining:
             raise Draining(
                 "this node is stopping and takes no new work: retry on another, or later"
             )
 
     def tenant(self, tenant: TenantId) -> TenantConfig:
-        """Raises ``Forbidden`` for a tenant that is not configured."""
+        """Return a tenant's configuration; raise ``Forbidden`` if it is not configured."""
         known = self._tenants.get(tenant)
         if known is None:
             raise Forbidden(f"no tenant {tenant!r} on this node: add it to the configuration")

@@ -50,8 +50,8 @@ _CODEC: Codec[RecordPart] = Codec(RecordPart)
 
 
 class _Questions:
-    """How many questions of one kind have been sent; ``open``: places of those that had no answer
-    then."""
+    """The questions of one kind that have been sent: their number, and in ``open`` the places of
+    those that had no answer then."""
 
     def __init__(self) -> None:
         self.num_told = 0

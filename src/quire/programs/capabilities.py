@@ -46,11 +46,11 @@ class Capabilities:
     mcp_servers: tuple[str, ...] | None = None
 
     def check_topic(self, name: str) -> None:
-        """Raises ``Forbidden`` unless the program may use the topic or queue ``name``."""
+        """Raise ``Forbidden`` unless the program may use the topic or queue ``name``."""
         _check("topic", "topics", name, self.topics)
 
     def check_store(self, name: str) -> None:
-        """Raises ``Forbidden`` unless the program may use the namespace ``name``."""
+        """Raise ``Forbidden`` unless the program may use the namespace ``name``."""
         _check("store", "stores", name, self.stores)
 
     def allows_store(self, name: str) -> bool:
@@ -58,7 +58,7 @@ class Capabilities:
         return self.stores is None or any(name_within(name, one) for one in self.stores)
 
     def check_mcp_server(self, name: str) -> None:
-        """Raises ``Forbidden`` unless the program may use the node's MCP server ``name``."""
+        """Raise ``Forbidden`` unless the program may use the node's MCP server ``name``."""
         _check("MCP server", "mcp_servers", name, self.mcp_servers)
 
     def narrowed(self, other: Capabilities) -> Capabilities:

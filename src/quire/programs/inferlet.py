@@ -126,7 +126,7 @@ StatedTraits = Mapping[Trait, int] | Mapping[str, int] | Mapping[Trait | str, in
 
 
 def check_versions(name: str, traits: StatedTraits) -> None:
-    """Raises ``TraitMissing`` unless this release has the trait versions that program ``name``
+    """Raise ``TraitMissing`` unless this release has the trait versions that program ``name``
     requires."""
     for trait, version in traits.items():
         if trait not in VERSIONS:

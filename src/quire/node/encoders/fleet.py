@@ -101,7 +101,7 @@ class EncoderFleet:
             await processes.start()
 
     async def wait_ready(self) -> None:
-        """Raises ``QuireError``: the first error that keeps one from becoming ready."""
+        """Wait until all encoders are ready; raise the first error that prevents it."""
         await asyncio.gather(*(one.wait_ready() for one in self._processes))
 
     async def wait_idle(self) -> None:

@@ -48,7 +48,7 @@ class KeptRows:
         self._num_found = self._num_waited = self._num_computed = 0
 
     def statistics(self) -> KeptRowsStatistics:
-        """From any thread."""
+        """Return the counts so far. Any thread may call it."""
         return KeptRowsStatistics(
             self._num_found, self._num_waited, self._num_computed, self._rows.num_bytes
         )

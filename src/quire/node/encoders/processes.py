@@ -72,7 +72,7 @@ class EncoderProcesses:
 
     @property
     def info(self) -> EncoderInfo:
-        """Raises ``EngineLost``: it is not loaded yet, or given up."""
+        """The encoder's properties. Raises ``EngineLost`` if it is not loaded yet or given up."""
         health = list(self.health.values())
         if all(one.state in _GONE for one in health):
             raise EngineLost(f"encoder {self.name} cannot be served: {health[0].detail}")
@@ -82,7 +82,7 @@ class EncoderProcesses:
 
     @property
     def texts(self) -> EncoderTexts:
-        """How texts become sequences of the model. Raises as ``info``."""
+        """The rules by which texts become sequences of the model. Raises as ``info``."""
         assert self.info is not None
         assert self._texts is not None, "what is loaded has its texts"
         return self._texts
@@ -94,7 +94,11 @@ class EncoderProcesses:
             await asyncio.wrap_future(self._control.submit(supervisor.start()))
 
     async def wait_ready(self) -> None:
-        """Raises ``QuireError``: an instance was given up, or stopped, before it was ever ready."""
+        """Wait until all instances are ready.
+
+        Raises:
+            QuireError: an instance was given up or stopped before it was ready.
+        """
         ready = [self._control.submit(one.wait_ready()) for one in self._supervisors]
         await asyncio.gather(*map(asyncio.wrap_future, ready))
 

@@ -36,8 +36,8 @@ OnEdge = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 @dataclass(slots=True)
 class EncodedTokens:
-    """What one program and those that it has launched have had encoded, of ``limit`` (``None``:
-    unbounded). Belongs to the edge's loop."""
+    """The tokens that one program and its descendants have had encoded. ``limit``: the most;
+    ``None``: unbounded. Belongs to the edge's loop."""
 
     limit: int | None
     parent: EncodedTokens | None = None

@@ -65,7 +65,7 @@ async def pair_sequences(
 
 
 def check_dimensions(encoder: EncoderService, dimensions: int | None) -> None:
-    """Raises ``InvalidArgument`` for more than the model's embeddings have."""
+    """Refuse more ``dimensions`` than the model's embeddings have (``InvalidArgument``)."""
     size = encoder.info.dimensions
     if dimensions is not None and dimensions > size:
         raise InvalidArgument(

@@ -38,7 +38,7 @@ class EncoderService:
 
     @property
     def info(self) -> EncoderInfo:
-        """Raises ``EngineLost``: it is not loaded yet, or given up."""
+        """The encoder's properties. Raises ``EngineLost`` if it is not loaded yet or given up."""
         info = self._processes.info
         if not self._is_late:
             return info
@@ -48,7 +48,7 @@ class EncoderService:
 
     @property
     def texts(self) -> EncoderTexts:
-        """How texts become its sequences. Raises as ``info``."""
+        """The rules by which texts become its sequences. Raises as ``info``."""
         return self._late_texts if self._is_late else self._processes.texts
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How the node reaches an encoder: in a process of its own, or in this one for tests.
+"""The connection to an encoder: in a process of its own, or in this process for tests.
 
 Knows nothing of requests.
 """

@@ -25,7 +25,7 @@ class TenantTurns(Generic[Task]):
         self._running: Counter[TenantId] = Counter()
 
     def add(self, tenant: TenantId, task: Task) -> None:
-        """Raises ``QuotaExceeded`` if the tenant has too many waiting tasks."""
+        """Add a task; raise ``QuotaExceeded`` if the tenant has too many waiting tasks."""
         line = self._lines.setdefault(tenant, deque())
         if len(line) >= self._max_waiting:
             raise QuotaExceeded(

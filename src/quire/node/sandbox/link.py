@@ -319,7 +319,7 @@ def _closing() -> Draining:
 
 
 class _Kept:
-    """What the current process keeps: the code of programs, and the models."""
+    """The data that the current process keeps: the code of programs, and the models."""
 
     def __init__(self) -> None:
         self._digests: OrderedDict[str, None] = OrderedDict()

@@ -62,7 +62,7 @@ class Losses:
         return f"{why}: it is started again in {left_s:.0f} s at the soonest"
 
     def check(self, now_s: float) -> None:
-        """Raises ``CapacityError`` during a pause."""
+        """Raise ``CapacityError`` during a pause."""
         problem = self.problem(now_s)
         if problem is not None:
             raise CapacityError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 _FACTOR = 20.0
-"""How many times longer than the longest message so far a message may take: its contents differ,
+"""The factor by which a message may take longer than the longest one so far: its contents differ,
 and the machine may be busy with other work."""
 
 _NUM_LEARNT = 64

@@ -172,7 +172,7 @@ class ProgramHost:
 
 
 def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
-    """Raises ``TraitMissing`` unless this release has the versions that ``traits`` names, and
+    """Raise ``TraitMissing`` unless this release has the versions that ``traits`` names, and
     ``model`` or the node itself has all of the traits."""
     check_versions(name, traits)
     missing = sorted(set(traits) - model.traits)
@@ -191,8 +191,8 @@ def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
 
 
 def check_any_model(name: str, traits: StatedTraits, models: Sequence[ServedModel]) -> None:
-    """Raises the ``TraitMissing`` of the first model if none of ``models`` has all of ``traits``;
-    passes while no model is loaded."""
+    """Raise the ``TraitMissing`` of the first model if none of ``models`` has all of ``traits``; do
+    nothing while no model is loaded."""
     refusals: list[TraitMissing] = []
     for model in models:
         try:

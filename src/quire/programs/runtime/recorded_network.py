@@ -48,7 +48,7 @@ class RecordedNetwork(Network):
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """Raises ``InvalidArgument``: streamed responses are not recorded."""
+        """Raise ``InvalidArgument``: streamed responses are not recorded."""
         raise InvalidArgument(
             f"{method} {url}: a restartable program cannot stream a response: use http_get or "
             "http_post, or leave restartable=True out"

@@ -39,7 +39,7 @@ class PageLedger:
             self._holders[page.id] += 1
 
     def num_shared(self, pages: Sequence[KvPage]) -> int:
-        """How many of ``pages`` have more than one holder."""
+        """Count those of ``pages`` that have more than one holder."""
         return sum(self.is_shared(page) for page in pages)
 
     def is_shared(self, page: KvPage) -> bool:

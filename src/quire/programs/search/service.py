@@ -67,7 +67,7 @@ class SearchService(ProgramService):
 
 
 def check_search_query(what: str, query: str, param: str) -> None:
-    """Raises ``InvalidArgument`` unless ``query`` can be searched for. ``what``: its name for the
+    """Raise ``InvalidArgument`` unless ``query`` can be searched for. ``what``: its name for the
     message."""
     if not query.strip():
         raise InvalidArgument(f"{what} is empty: give words to search for", param=param)
@@ -80,6 +80,6 @@ def check_search_query(what: str, query: str, param: str) -> None:
 
 
 def check_top_k(what: str, top_k: int, param: str) -> None:
-    """Raises ``InvalidArgument`` unless ``top_k`` results may be requested."""
+    """Raise ``InvalidArgument`` unless ``top_k`` results may be requested."""
     if not 1 <= top_k <= MAX_TOP_K:
         raise InvalidArgument(f"{what} is {top_k}: give 1 to {MAX_TOP_K}", param=param)

@@ -95,7 +95,7 @@ class Family:
         self.num_descendants = 0
 
     def enter(self) -> None:
-        """Raises ``QuotaExceeded`` if the family has reached its limit."""
+        """Count another descendant; raise ``QuotaExceeded`` if the family has reached its limit."""
         if self.limit is not None and self.num_descendants >= self.limit:
             raise QuotaExceeded(
                 f"{self.num_descendants} descendants of one launched program are alive; "

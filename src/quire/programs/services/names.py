@@ -10,7 +10,7 @@ MAX_NAME_BYTES = 512
 
 
 def check_name(kind: str, name: Any) -> None:
-    """Raises ``InvalidArgument`` unless ``name`` is a valid name of a ``kind``."""
+    """Raise ``InvalidArgument`` unless ``name`` is a valid name of a ``kind``."""
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"a {kind}'s name must be text that is not empty, not {name!r}")
     if not name.isprintable():

@@ -125,7 +125,7 @@ def unit_vectors(values: bytes, dimensions: int) -> F32:
 
 
 def check_dimensions(place: CollectionPlace, given: int, have: int) -> None:
-    """Raises ``InvalidArgument`` unless new vectors have the dimensions of the existing ones."""
+    """Raise ``InvalidArgument`` unless new vectors have the dimensions of the existing ones."""
     if given != have:
         raise InvalidArgument(
             f"collection {place.name!r}: a vector has {given} dimensions, those stored before have "
@@ -134,7 +134,7 @@ def check_dimensions(place: CollectionPlace, given: int, have: int) -> None:
 
 
 def check_room(place: CollectionPlace, num_rows: int, dimensions: int) -> None:
-    """Raises ``InvalidArgument`` if a collection cannot have ``num_rows``."""
+    """Raise ``InvalidArgument`` if a collection cannot have ``num_rows``."""
     most = min(MAX_ROWS, MAX_VALUES // dimensions)
     if num_rows > most:
         raise InvalidArgument(
@@ -144,7 +144,7 @@ def check_room(place: CollectionPlace, num_rows: int, dimensions: int) -> None:
 
 
 def check_number(place: CollectionPlace, num_collections: int) -> None:
-    """Raises ``QuotaExceeded`` if there is no room for another collection beside
+    """Raise ``QuotaExceeded`` if there is no room for another collection beside
     ``num_collections``."""
     if num_collections >= MAX_COLLECTIONS:
         whose = "tenant" if place.program is None else "program"

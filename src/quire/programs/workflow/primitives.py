@@ -1,6 +1,6 @@
-"""``Primitive``: one operation of a graph, with what the optimiser and the scheduler must know.
+"""``Primitive``: one operation of a graph, with all that the optimiser and the scheduler need.
 
-A primitive is data. Who carries it out is decided by its engine's name when the graph runs.
+A primitive is data. The name of its engine decides which runner runs it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from quire.programs.workflow.values import Ref, ValueType
 
 
 class Op(StrEnum):
-    """The primitives of Ayo's Table 2, those of documents and tools, and growth, in whose place
-    further primitives come. ``reranking`` gives a score for each text, ``choosing`` the best texts
-    by their scores. ``generating`` is prefilling and decoding in one, of a model that is asked over
-    HTTP."""
+    """The primitives of Ayo's Table 2, those of documents and tools, and growth, which further
+    primitives replace. ``reranking`` gives a score for each text, ``choosing`` the best texts by
+    their scores. ``generating`` is prefilling and decoding in one, for a model behind HTTP."""
 
     PARSE = "parse"
     CHUNK = "chunk"
@@ -43,17 +42,18 @@ class Op(StrEnum):
 
 PREFILLS = frozenset({Op.PREFILLING, Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING})
 CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE, Op.CHOOSING, Op.GROWTH})
-"""Carried out by the graph scheduler itself; they have no engine."""
+"""The primitives that the graph scheduler runs itself; they have no engine."""
 AT_ONCE = frozenset({Op.CONDITION, Op.AGGREGATE, Op.CHOOSING, Op.PREFILLING, Op.FULL_PREFILLING})
-"""No engine works on them: the end of a prompt is computed with the answer's first token."""
+"""Primitives without work for an engine: the end of a prompt is computed with the first token."""
 EACH = "each"
-"""The origin of an Aggregate of what was done for each element of a list on its own."""
+"""The origin of an Aggregate of primitives that each handle one element of a list."""
 
 
 class Guess(StrEnum):
-    """``branch``: a condition is as it mostly was, or as its developer has stated. ``first``: a
-    ranking keeps the order in which the texts were found, or chooses the best of those that were
-    scored. ``stored``: the texts of a ranking are among those that the query stores."""
+    """What may be supposed. ``branch``: a condition is as it mostly was, or as its developer has
+    stated. ``first``: a ranking keeps the order in which the texts were found, or chooses the best
+    of those that were scored. ``stored``: the texts of a ranking are among those that the query
+    stores."""
 
     BRANCH = "branch"
     FIRST = "first"
@@ -70,13 +70,13 @@ class Primitive:
     ``inputs``: by parameter, in order; a part of the prompt names one. ``outputs``: types by port.
     ``after``: primitives that must have ended before, whose values it does not use. ``reads`` and
     ``writes``: the effects that it declares. ``batched``: the inputs that are split element by
-    element, each element giving ``fan`` elements of output, None if that is unknown; none if it is
-    not batchable. ``size``: how many elements it works on, or None if that is unknown. ``first``:
-    the place of its first element among those of the component. ``when``: it runs only if this
-    value is true.
-    ``guess``: what its outputs are supposed to be before it has ended; ``ahead``: it may run on
-    supposed values (``passes.speculate``). ``priority``: of its requests.
-    ``depth``: the most primitives on a way from here to a result (Ayo's Algorithm 2). ``number``:
+    element; empty if it is not batchable. ``fan``: the elements of output for each element, or None
+    if that is unknown. ``size``: the number of elements that it works on, or None if that is
+    unknown. ``first``: the place of its first element among those of the component. ``when``: it
+    runs only if this value is true.
+    ``guess``: what may be supposed about its outputs before it has ended; ``ahead``: it may run on
+    supposed values (``passes.speculate``). ``priority``: the priority of its requests.
+    ``depth``: the most primitives on a path from here to a result (Ayo's Algorithm 2). ``number``:
     its place in the graph's order, from 1. ``remaining_us``: microseconds from its beginning to a
     result, by the engines' profiles; 0 if they have no times.
     """
@@ -105,7 +105,7 @@ class Primitive:
     remaining_us: int = 0
 
     def refs(self) -> Iterator[Ref]:
-        """Every value that it uses."""
+        """Yield a reference to every value that it uses."""
         yield from self.inputs.values()
         if self.when is not None:
             yield self.when
@@ -122,13 +122,13 @@ class Primitive:
 
     @property
     def order(self) -> Mapping[str, int]:
-        """Its place in the graph, by which requests for it are ordered among those of others: the
-        last arguments of ``Api.embed`` and its like."""
+        """Its priority and place in the graph, which order its requests among those of others: the
+        last arguments of ``Api.embed`` and similar methods."""
         return {"priority": self.priority, **self.place}
 
     @property
     def place(self) -> Mapping[str, int]:
-        """As the arguments of ``Context.set_depth``."""
+        """Its place in the graph as the arguments of ``Context.set_depth``."""
         return {
             "depth": self.depth,
             "invocation": self.number,

@@ -1,6 +1,7 @@
 """Measured profiles for the engines of an application, and the file that keeps one of an encoder.
 
-Owns which engine has which profile. Reads no file and measures nothing; ``quire profile`` does.
+Owns the choice of a profile for each engine. Reads no file and measures nothing; ``quire profile``
+does.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def encode_encoder_profile(profile: EncoderProfile) -> str:
 
 
 def decode_encoder_profile(text: str, name: str) -> EncoderProfile:
-    """``name``: of the file, for errors.
+    """Decode the text of a profile. ``name``: the file's name, for errors.
 
     Raises:
-        ConfigError: not such a profile, or figures that no encoder has.
+        ConfigError: the text is not such a profile, or has impossible figures.
     """
     try:
         profile = msgspec.json.decode(text, type=EncoderProfile)
@@ -75,8 +76,8 @@ def decode_encoder_profile(text: str, name: str) -> EncoderProfile:
 async def doubled(
     measure: Callable[[int], Awaitable[float]], most: int
 ) -> tuple[tuple[int, float], ...]:
-    """``measure`` gives the seconds of so many elements at once: of 1, 2, 4 and so on up to
-    ``most``, until twice as many give no more throughput."""
+    """Measure batches of 1, 2, 4 elements and so on up to ``most``, until doubling gives no more
+    throughput. ``measure`` returns the seconds of one batch."""
     size, best = 1, 0.0
     times: list[tuple[int, float]] = []
     while size <= most:
@@ -90,7 +91,7 @@ async def doubled(
 
 @dataclass(frozen=True, slots=True)
 class ServedProfile:
-    """``name`` of a served model; ``kind``: of the engines that it carries out."""
+    """The profile of a served model. ``kind``: the kind of the engines that the model serves."""
 
     name: str
     kind: Literal["llm", "embedding", "rerank"]
@@ -98,8 +99,8 @@ class ServedProfile:
 
 
 def use_profiles(app: App, served: Sequence[ServedProfile]) -> App:
-    """``app``, whose engines have the profiles of the models that carry them out; ``served`` in the
-    order of the node. A profile that the developer has given stays."""
+    """Give the engines of ``app`` the profiles of the models that serve them, and return ``app``.
+    ``served``: in the order of the node. A profile that the developer has given stays."""
     for name, engine in app.engines.items():
         found = _of(engine, served)
         if found is not None and (engine.profile.assumed or engine.profile == NO_PROFILE):
@@ -115,7 +116,7 @@ def _of(engine: Engine, served: Sequence[ServedProfile]) -> Profile | None:
         one.profile for one in served if one.kind == engine.kind and wanted in (None, one.name)
     ]
     if engine.config.get("light"):
-        # a profile does not say how many parameters a model has: the quickest is the lightest
+        # a profile has no number of parameters: the quickest model counts as the lightest
         measured = [profile for profile in fitting if profile != NO_PROFILE]
         return min(measured, key=lambda profile: profile.token_s, default=None)
     return fitting[0] if fitting else None

@@ -1,6 +1,6 @@
 """Prompts with named parts: ``Context: {context}`` as text and the names that it needs.
 
-Owns the syntax alone; where a part comes from is decided when a graph is built.
+Owns only the syntax: the source of each part is decided when a graph is built.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from string import Formatter
 from quire.core.errors import InvalidArgument
 
 MAX_NAMED_PARTS = 256
-"""Of one prompt, which may come with a query."""
+"""The most named parts of one prompt, which may come with a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
     """Literal ``text``, or the value of the input ``name``. ``turn``: the message of a conversation
-    whose part it is; 0 is the user's prompt."""
+    that it is part of; 0 is the user's prompt."""
 
     text: str = ""
     name: str | None = None
@@ -29,14 +29,18 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``Prompt.read("Question: {question}")``; ``{{`` and ``}}`` are braces."""
+    """A prompt as ``Prompt.read("Question: {question}")``; ``{{`` and ``}}`` are braces."""
 
     parts: tuple[PromptPart, ...]
 
     @classmethod
     def read(cls, text: str, where: str) -> Prompt:
-        """Raises ``InvalidArgument`` if a part has no name, or something beside its name, or there
-        are more than ``MAX_NAMED_PARTS``."""
+        """Read a prompt.
+
+        Raises:
+            InvalidArgument: a part has no name, or something beside its name, or there are more
+                than ``MAX_NAMED_PARTS``.
+        """
         parts: list[PromptPart] = []
         try:
             pieces = list(Formatter().parse(text))

@@ -1,7 +1,7 @@
 """``Query``: one query of an application, as a program of its own.
 
-For whoever answers the query: what can be refused is refused before the program is launched, it has
-the error as it was raised, and with ``tells`` the program sends events to its client. Must not know
+For code that answers queries: it refuses what it can before the program is launched, keeps the
+error as it was raised, and with ``tells`` lets the program send events to its client. Must not know
 how they reach that client.
 """
 
@@ -41,11 +41,12 @@ from quire.programs.workflow.watching import PrimitiveStep, StepLog
 
 
 class Query:
-    """``query``: None for one that is resumed. ``deadline_s``: seconds after which it ends with an
-    error. ``max_generated_tokens``: all its models together. ``name``: under which it is kept.
-    ``speculate``: primitives run ahead, in spare time.
-    ``graph``: None until it is built. ``error``: why the query failed, once it has. ``log``: what
-    was carried out, unless the query ``tells``."""
+    """``query``: None to resume a kept query. ``deadline_s``: seconds after which it ends with an
+    error. ``max_generated_tokens``: the limit of all its models together. ``name``: the name under
+    which it is kept. ``speculate``: primitives run ahead, in spare time.
+
+    ``graph``: None until it is built. ``error``: why the query failed, once it has. ``log``: the
+    primitives that have run, unless the query ``tells``."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Query:
 
     @property
     def num_primitives(self) -> int:
-        """Of the graph as it is, with what it has grown by, also when it was kept."""
+        """The number of primitives of the graph so far, grown and kept ones included."""
         num_before = self._watcher.num_before
         if self.graph is None:
             return num_before
@@ -90,7 +91,7 @@ class Query:
 
     @property
     def num_kept(self) -> int:
-        """Primitives that were not carried out again."""
+        """The number of primitives that did not run again."""
         return self._watcher.num_kept
 
     @property
@@ -100,12 +101,14 @@ class Query:
 
     @property
     def speculation(self) -> SpeculationFigures:
-        """What ran before it was known that it must."""
+        """Figures of the primitives that ran before they were known to be needed."""
         return self._watcher.speculation
 
     def prepare(self) -> None:
-        """Check the query, and build its graph unless a document must be read first, or the query
-        is resumed; then the program does. May take long: documents may.
+        """Check the query and build its graph; this may take long for long documents.
+
+        The program builds the graph if a document must be read first, or if the query is resumed.
+
 
         Raises:
             InvalidArgument: see ``Graph.optimize``.
@@ -133,7 +136,7 @@ class Query:
         return {name: model for name, model in named.items() if isinstance(model, str)}
 
     def program(self) -> Inferlet:
-        """Takes no arguments; to be launched once."""
+        """Return the program, which takes no arguments; launch it once."""
 
         async def main(api: Api) -> dict[str, Any]:
             try:
@@ -181,7 +184,8 @@ class Query:
     async def _answer(
         self, api: Api, read: Mapping[str, Any], config: NodeConfig, journal: Journal | None
     ) -> dict[str, Any]:
-        """``read``: the inputs, with the texts of documents."""
+        """Build the graph if there is none and run it. ``read``: the inputs, with documents as
+        texts."""
         if self.graph is None:
             self._config = config
             self.graph = await asyncio.to_thread(self._optimized, read)
@@ -194,8 +198,8 @@ class Query:
 
 
 class QueryTelling:
-    """``Watcher`` that sends everything to the program's client as JSON. Times are in seconds since
-    the query began."""
+    """A ``Watcher`` that sends every event to the program's client as JSON. Times are in seconds
+    since the query began."""
 
     reads_text = True
 
@@ -203,13 +207,13 @@ class QueryTelling:
         self._api = api
         self._began_s = api.monotonic()
         self.num_kept = self.num_before = 0
-        """Primitives that are not carried out again, of how many."""
+        """The numbers of primitives that do not run again, and of all before the interruption."""
         self.speculation = SpeculationFigures()
         self.graph: PrimitiveGraph | None = None
-        """As it has grown; None if it has not."""
+        """The grown graph; None if it has not grown."""
 
     async def planned(self, graph: Graph) -> None:
-        """The graph is built."""
+        """Report that the graph is built."""
         await self._send({"type": "planned", "num_primitives": len(graph.e_graph.primitives)})
 
     async def resumed(self, num_kept: int, num_primitives: int) -> None:

@@ -1,6 +1,6 @@
-"""``QueryRecord``: what the graph scheduler asks before a primitive, and tells behind it.
+"""``QueryRecord``: what the graph scheduler asks before a primitive runs and reports after it.
 
-``NO_RECORD`` is that of a query of which nothing is kept.
+``NO_RECORD`` is the record of a query that is not kept.
 """
 
 from __future__ import annotations
@@ -16,46 +16,47 @@ from quire.programs.workflow.primitives import Primitive
 
 
 class OutcomeUnknown(ProgramError):
-    """A tool did not answer, and nobody knows what it has done."""
+    """A tool did not answer, so it is not known what it has done."""
 
 
 class QueryRecord(Protocol):
-    """Of one query. What it is told is kept when a call returns."""
+    """The record of one query. What a call reports is kept when the call returns."""
 
     def follow(self, graph: PrimitiveGraph) -> None:
-        """The query's graph is ``graph`` now."""
+        """Use ``graph`` as the query's graph from now on."""
         ...
 
     def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:
-        """The outputs of a primitive that need not be carried out; nothing if nobody uses them."""
+        """Return the outputs of a primitive that need not run, or None if it must. The outputs are
+        empty if no other primitive uses them."""
         ...
 
     def carries_out(self, primitive: Primitive) -> bool:
-        """Whether ``primitive`` runs in this life of the query, because nothing is kept of it."""
+        """Whether ``primitive`` runs in this attempt, because nothing of it is kept."""
         ...
 
     def growth(self, primitive: Primitive) -> Growth | None:
-        """What the function of a growth has returned before."""
+        """Return what the function of a growth returned in an earlier attempt, or None."""
         ...
 
     async def begins(self, primitive: Primitive) -> None: ...
 
     async def failed(self, primitive: Primitive) -> None:
-        """It has said so itself."""
+        """Note that ``primitive`` reported an error itself, so that its outcome is known."""
         ...
 
     async def ended(self, primitive: Primitive, outputs: Mapping[str, Any]) -> None:
-        """Raises ``InvalidArgument`` if the outputs cannot be kept."""
+        """Keep the outputs; raise ``InvalidArgument`` if they cannot be kept."""
         ...
 
     async def grew(self, primitive: Primitive, growth: Growth, num_primitives: int) -> None:
-        """Raises ``InvalidArgument`` if its values cannot be kept."""
+        """Keep the growth; raise ``InvalidArgument`` if its values cannot be kept."""
         ...
 
 
 class _NoRecord:
     def follow(self, graph: PrimitiveGraph) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:
         return None
@@ -67,16 +68,16 @@ class _NoRecord:
         return None
 
     async def begins(self, primitive: Primitive) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def failed(self, primitive: Primitive) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def ended(self, primitive: Primitive, outputs: Mapping[str, Any]) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def grew(self, primitive: Primitive, growth: Growth, num_primitives: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
 
 NO_RECORD: QueryRecord = _NoRecord()

@@ -1,6 +1,6 @@
 """A query of a workflow as a program: in the process table, under a tenant, cancellable.
 
-Owns the way from an application and a query to its results.
+Owns all steps from an application and a query to its results.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ async def run_query(
     watcher: Watcher | None = None,
     name: QueryId | None = None,
 ) -> dict[str, Any]:
-    """Build, optimise and run the graph of ``query`` with the node's engines; returns the results
-    by name. See ``Graph.optimize`` for the other arguments and the errors.
+    """Build, optimise and run the graph of ``query`` with the node's engines; return the results by
+    name. See ``Graph.optimize`` for the other arguments and the errors.
 
-    HTML and PDF documents are read first, by the node: a graph's size depends on their texts.
-    ``name``: with one the query is kept in the node's data directory, and goes on from there."""
+    The node first reads HTML and PDF documents: a graph's size depends on their texts. A query with
+    a ``name`` is kept in the node's data directory, and continues from there.
+    """
 
     async def answered(
         read: Mapping[str, Any], config: NodeConfig, journal: Journal | None
     ) -> dict[str, Any]:
         optimize = partial(Graph.optimize, app, read, config, passes, cache)
-        graph = await asyncio.to_thread(optimize)  # documents may be long
+        graph = await asyncio.to_thread(optimize)  # may take long: documents may be long
         return await graph.schedule(api, watcher, journal)
 
     if name is None:
@@ -71,14 +72,14 @@ async def durably(
     answer: Answer,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
-    """The results of the query ``name``: at once if it is finished, else by ``answer`` with its
-    inputs, whose documents are read, and its configuration.
+    """Return the results of the query ``name``: at once if it is finished, else from ``answer``,
+    which gets its inputs, with documents as texts, and its configuration.
 
     Raises:
-        AlreadyExists: something else was asked under the name.
+        AlreadyExists: another query was asked under the name.
         UnknownHandle: it is to be resumed, and nothing is kept of it.
         CapacityError: it is being answered, or cannot be kept.
-        InvalidArgument: the node keeps no queries, or nobody knows what a tool of it has done.
+        InvalidArgument: the node keeps no queries, or it is not known what a tool of it has done.
     """
     check_resumed(name.resume, query, config)
 
@@ -96,8 +97,7 @@ async def durably(
 async def with_texts(
     read_document: ReadDocument, app: App, query: Mapping[str, Any], config: NodeConfig
 ) -> dict[str, Any]:
-    """``query`` with the texts of its documents. What can be refused is refused before any is
-    read.
+    """Return ``query`` with the texts of its documents; check it before any document is read.
 
     Raises:
         InvalidArgument: an input or configuration that the application does not take, or a document
@@ -115,7 +115,7 @@ async def with_texts(
 
 
 async def _told(journal: Journal, watcher: Watcher | None) -> dict[str, Any]:
-    """The results of a finished query."""
+    """Report and return the results of a finished query."""
     results = journal.results()
     if watcher is not None:
         await watcher.resumed(journal.num_primitives, journal.num_primitives)
@@ -126,8 +126,9 @@ async def _told(journal: Journal, watcher: Watcher | None) -> dict[str, Any]:
 
 
 def workflow(app: App, passes: OptPass | None = None) -> Inferlet:
-    """The program that answers one query of ``app``: launch it with ``query`` and ``config``. Its
-    result has the query's results by name.
+    """Return the program that answers one query of ``app``: launch it with ``query`` and
+    ``config``. Its result has the query's results by name.
+
 
     Graphs of queries of the same shape are built once for the program's lifetime.
     """
@@ -140,7 +141,7 @@ def workflow(app: App, passes: OptPass | None = None) -> Inferlet:
 
 
 def query_program(app: App, main: Main, quotas: Quotas = NO_QUOTAS) -> Inferlet:
-    """``main`` as a program of form workflow that reaches what the engines of ``app`` do."""
+    """Return ``main`` as a program of form workflow with the access of the engines of ``app``."""
     reaches = app.reaches
     return Inferlet(
         name=app.name,

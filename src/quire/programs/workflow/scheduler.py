@@ -1,8 +1,7 @@
-"""Runs the graph of a query: a primitive starts as soon as nothing is left that it waits for
-(Ayo's section 5.1).
+"""Runs the graph of a query: starts a primitive as soon as all that it waits for has ended.
 
-Owns the tasks of one query. Which commands of other queries share a batch is for control to decide;
-it sees the depth and the number of the primitive that each serves.
+See Ayo's section 5.1. Owns the tasks of one query. Control decides which commands of several
+queries share a batch; it sees the depth and the number of the primitive that each serves.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from quire.programs.workflow.values import Ref
 from quire.programs.workflow.watching import PrimitiveStep, StepLog, Watcher
 
 MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
-"""Of a query, those that have ended included."""
+"""The most primitives of a query after growth, those that have ended included."""
 LOSSES = (EngineLost, PageLost)
 PAUSES_S = (0.1, 0.5, 2.0, 5.0)
-"""Before a primitive is carried out again. An engine that comes back does so within seconds; while
-a large model loads the query fails, and its client may ask again."""
+"""The pauses before a primitive runs again. Most engines come back within seconds; if a large model
+must load first, the query fails and its client may ask again."""
 
 
 class PrimitiveRunner(Protocol):
-    """Carries out the primitives of one engine, many at a time.
+    """Runs the primitives of one engine, many at a time.
 
-    It owns what its states hold until ``close``, which is called when the query has ended, however
-    it has ended.
+    It owns the resources of its states until ``close``, which is called when the query has ended in
+    any way.
     """
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The outputs by port. It may be called again with the same inputs after an engine was
-        lost, and then gives what it would have given."""
+        """Return the outputs by port. After the loss of an engine it may be called again with the
+        same inputs, and must then give the same outputs."""
         ...
 
     async def close(self) -> None: ...
 
 
 class GrownGraph(NamedTuple):
-    """What comes in the place of a growth. ``values``: the query inputs of ``graph`` by name;
-    ``passed``: outputs of the growth that are such inputs. ``grower``: of the growths in
-    ``graph``. ``growth``: what its function has returned; None if nothing was asked."""
+    """The graph that replaces a growth. ``values``: the query inputs of ``graph`` by name;
+    ``passed``: outputs of the growth that are such inputs. ``grower``: the grower of the growths in
+    ``graph``. ``growth``: what its function has returned; None if no function was called."""
 
     graph: PrimitiveGraph
     passed: Mapping[str, Ref]
@@ -62,24 +61,25 @@ class GrownGraph(NamedTuple):
 
 
 class Grower(Protocol):
-    """Asks growths what they become."""
+    """Finds out what growths become."""
 
     async def grow(
         self, primitive: Primitive, inputs: Mapping[str, Any], again: Growth | None = None
     ) -> Mapping[str, Any] | GrownGraph:
-        """The outputs of the growth by name, or what gives them. ``again``: what its function has
-        returned before (``GrownGraph.growth``), which is not called then."""
+        """Return the outputs of the growth by name, or the graph that gives them. ``again``: what
+        its function returned before (``GrownGraph.growth``); it is then not called."""
         ...
 
 
 class GraphScheduler:
-    """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
-    ``grower``: of the growths in ``graph``; ``follow`` is told of each graph that the query has
-    while it grows. ``record``: what is kept of the query. ``shared``: see
-    ``Sharing.how``. ``experience``: by which values are supposed; None: nothing runs ahead.
+    """Runs one query. ``runners``: by the engine's name; ``watcher`` receives every primitive.
 
-    A primitive whose engine is lost is carried out again from its inputs, which are still stored,
-    after each of ``PAUSES_S``. Tools are not: nobody knows what they have done.
+    ``grower``: the grower of the growths in ``graph``; ``follow`` receives each graph that the
+    query has while it grows. ``record``: what is kept of the query. ``shared``: see
+    ``Sharing.how``. ``experience``: the basis of suppositions; None: nothing runs ahead.
+
+    A primitive whose engine is lost runs again from its inputs, which are still stored, after each
+    of ``PAUSES_S``. Tools do not: it is not known what they have done.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class GraphScheduler:
         self._watcher: Watcher = watcher or StepLog()
         self._grower, self._follow, self._seconds = grower, follow, seconds
         self._growers: dict[str, Grower] = {}
-        """Of growths that came later, by the growth in which they stand."""
+        """The growers of later growths, by the growth that contains them."""
 
     async def run(self) -> dict[str, Any]:
-        """The results of the query.
+        """Run the query and return its results.
 
         If a primitive fails, the others are cancelled and its error is raised. ``runners`` are
         closed in any case.
@@ -128,8 +128,11 @@ class GraphScheduler:
         return self.state.results()
 
     async def _begin(self, ready: list[Primitive], group: asyncio.TaskGroup) -> None:
-        """What no engine works on ends here, so that what it makes ready is asked of its engine
-        before what is nearer to a result: an idle engine takes what it is asked first."""
+        """Start primitives; those without work for an engine end here.
+
+        So the primitives that they make ready reach their engine before those nearer to a result:
+        an idle engine takes the first request.
+        """
         waiting = list[Primitive]()
         while ready:
             primitive = ready.pop(0)
@@ -149,7 +152,7 @@ class GraphScheduler:
         await self._begin(await self._ended(primitive), group)
 
     async def _ended(self, primitive: Primitive) -> list[Primitive]:
-        """Carry ``primitive`` out; returns what may start then."""
+        """Run ``primitive`` and return the primitives that may start then."""
         known = self._record.known(primitive, self.state)
         if known is not None:
             await self._tell_known(primitive, known)
@@ -173,7 +176,7 @@ class GraphScheduler:
         return self.state.finish(primitive.id, outputs)
 
     async def _tell_known(self, primitive: Primitive, outputs: Mapping[str, Any]) -> None:
-        """A watcher that reads answers has not read this one."""
+        """Send the kept text of a result to a watcher that reads answers."""
         for name, ref in self.state.graph.results.items():
             is_text = ref.primitive == primitive.id and isinstance(outputs.get(ref.port), str)
             if is_text and self._watcher.reads_text:
@@ -192,7 +195,7 @@ class GraphScheduler:
             raise _named(growth, exc, exc.message) from exc
 
     async def _grow(self, growth: Primitive, grown: GrownGraph) -> list[Primitive]:
-        """Put what a growth has become into the graph; returns what may start now."""
+        """Put the graph of a growth in its place; return the primitives that may start now."""
         before = self.state.graph
         num = len(before.primitives) + len(grown.graph.primitives)
         if num > MAX_GROWN_PRIMITIVES:
@@ -252,17 +255,17 @@ def _may_be_repeated(primitive: Primitive, error: QuireError) -> bool:
 
 
 def _named(primitive: Primitive, error: QuireError, text: str) -> QuireError:
-    """The same error, whose message names the component."""
+    """Return the same error with a message that names the component."""
     if text.startswith(f"{primitive.node}:"):
         return error
     return type(error)(f"{primitive.node}: {text}", **error.details)
 
 
 def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:
-    """A list that does not have the elements for which the graph was made cannot be cut.
+    """Refuse a list whose number of elements is not the one that the graph was made for.
 
     Raises:
-        InvalidArgument: it has another number.
+        InvalidArgument: the list has another number of elements.
     """
     if not primitive.batched or primitive.size is None or primitive.fan is None:
         return
@@ -275,6 +278,6 @@ def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that came first; the others follow from it or were in flight."""
+    """Return the error that came first; the others follow from it or were in flight."""
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

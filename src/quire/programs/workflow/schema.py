@@ -1,4 +1,4 @@
-"""What a query of an application may bring, as JSON Schema: its inputs, and its configuration."""
+"""JSON Schemas of an application's queries: of their inputs, results and configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "truncate": _FLAG,
     }
 )
-"""The configuration that a query may change, whatever the component."""
+"""The schemas of the settings that a query may change, for all components."""
 
 _DOCUMENT: JsonSchema = {
     "type": "object",
@@ -76,13 +76,13 @@ _VALUES: Mapping[ValueType, JsonSchema] = MappingProxyType(
 
 
 def query_schema(app: App) -> JsonSchema:
-    """Of the inputs by name, all of which a query has."""
+    """Return the schema of a query's inputs by name, all of which are required."""
     inputs = {name: _VALUES[kind] for name, kind in app.query_inputs.items()}
     return _object(inputs) | {"required": list(inputs)}
 
 
 def results_schema(app: App) -> JsonSchema:
-    """Of the results by name."""
+    """Return the schema of the results by name."""
     results: JsonSchema = {}
     for name, kind in app.results.items():
         bounds = ("minLength", "minItems", "maxItems", "description")
@@ -91,7 +91,8 @@ def results_schema(app: App) -> JsonSchema:
 
 
 def config_schema(app: App) -> JsonSchema:
-    """Of what a query may change of each component; ``default``: what the application says."""
+    """Return the schema of the settings that a query may change, by component, with the
+    application's values as ``default``."""
     components: JsonSchema = {}
     for node in app.nodes:
         known = app.component(node).changeable(node)

@@ -31,8 +31,8 @@ class Node:
     name (``text``, ``texts``, ``documents``, ``vectors``, ``boolean``, ``object``, ``done``). An
     input takes the output of the same name of another component, or is an input of the query.
     ``annotation``: ``batchable``: the elements of its first list are independent; ``splittable``:
-    its output can be handed on element by element. ``config``: what ``docs/guide/workflows.md``
-    lists for its kind. ``when``: the name of a boolean; the component runs only if it is true.
+    its output can be used element by element. ``config``: what ``docs/guide/workflows.md`` lists
+    for its kind. ``when``: the name of a boolean; the component runs only if it is true.
 
     ``a >> b`` states that ``a`` comes before ``b``, and returns ``b``.
     """
@@ -100,7 +100,7 @@ class App:
                 )
             self.engines[engine.name] = engine
         self.nodes: tuple[Node, ...] = ()
-        """Each behind those that it needs."""
+        """The components, each after those that it needs."""
         self.version = 0
         """Rises with each ``update_template``, so that no graph of an old template is reused."""
         self.experience = Experience()
@@ -109,7 +109,7 @@ class App:
         """Make ``nodes``, with the order that ``>>`` has given them, the application's template.
 
         Raises:
-            InvalidArgument: what can never become a graph: an unknown engine or part, two
+            InvalidArgument: the template can never become a graph: an unknown engine or part, two
                 components of one name, an input whose types differ, a splittable component without
                 a schema, an order that closes a cycle.
         """
@@ -132,7 +132,7 @@ class App:
         self.experience = Experience()
 
     def component(self, node: Node) -> Component:
-        """What the component of ``node`` becomes.
+        """Return the ``Component`` that makes the primitives of ``node``.
 
         Raises:
             InvalidArgument: it names no engine of the application.
@@ -159,8 +159,8 @@ class App:
 
     @property
     def reaches(self) -> Capabilities:
-        """What the program of a query may reach, beside the engines of the node: MCP servers, and
-        through the programs that it calls whatever their own manifests name."""
+        """The capabilities of the program of a query, beside the engines of the node: its MCP
+        servers, or everything if it calls programs, whose own manifests restrict them."""
         tools = [engine.tools_elsewhere for engine in self.engines.values()]
         servers = [one for one in tools if isinstance(one, McpTools)]
         if any(isinstance(one, ProgramTool) for one in tools):
@@ -171,7 +171,7 @@ class App:
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
-        """By the engine's name."""
+        """The profiles by the engine's name."""
         return {name: engine.profile for name, engine in self.engines.items()}
 
     @property
@@ -200,7 +200,7 @@ class App:
     def configured(
         self, config: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """The configuration of every component, with what the query changes.
+        """Return the configuration of every component, with the changes of the query.
 
         Raises:
             InvalidArgument: a component or key that does not exist or that no query may change, or
@@ -255,7 +255,7 @@ def _check_names(nodes: Sequence[Node]) -> None:
 
 
 def _check_types(nodes: Sequence[Node]) -> None:
-    """Every use of a name has one type; a batchable component has a list to split."""
+    """Refuse a name with two types, and a batchable component without a list to split."""
     types: dict[str, tuple[str, ValueType]] = {
         name: (node.name, kind) for node in nodes for name, kind in node.outputs.items()
     }
@@ -286,11 +286,10 @@ def _check_types(nodes: Sequence[Node]) -> None:
 
 
 def _ordered(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The components so that each stands behind those whose outputs it takes and those that come
-    before it.
+    """Sort the components, each after those whose outputs it takes and those that precede it.
 
     Raises:
-        InvalidArgument: some wait for one another.
+        InvalidArgument: some of them wait for one another.
     """
     makers = {name: node.name for node in nodes for name in node.outputs}
     after = {

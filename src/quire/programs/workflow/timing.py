@@ -1,5 +1,4 @@
-"""``Timing``: what the primitives of a graph take, by their engines' profiles or as they were
-carried out, and the way that decides how long the whole takes.
+"""``Timing``: the times of a graph's primitives, predicted or measured, and its critical path.
 
 Must not know how it is shown.
 """
@@ -18,8 +17,8 @@ from quire.programs.workflow.watching import PrimitiveStep
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``seconds`` by primitive, as far as they are known. ``way``: the primitives of the critical
-    path, the first one first; ``total_s``: from its beginning to its end."""
+    """``seconds``: by primitive, as far as they are known. ``way``: the primitives of the critical
+    path, from its beginning; ``total_s``: its length in time."""
 
     seconds: Mapping[str, float]
     way: tuple[str, ...]
@@ -27,12 +26,13 @@ class Timing:
 
 
 def predicted(graph: PrimitiveGraph, engines: Mapping[str, Engine]) -> Timing | None:
-    """By profile: what each primitive takes alone; those whose engine has no times take none. None
-    if no engine of the graph has times.
+    """Predict the times by the engines' profiles, or return None if none of them has times.
 
-    An encoder carries out one primitive at a time, those that are ready first before others; of
-    everything else any number run side by side. So a primitive waits for its parents or for the one
-    before it at its encoder, and the way goes back through those that were waited for."""
+    Primitives whose engine has no times take no time. An encoder runs one primitive at a time, in
+    the order in which they are ready; any number of all others run side by side. So a primitive
+    waits for its parents or for the one before it at its encoder, and the critical path goes back
+    through those.
+    """
     profiles = {name: engine.profile for name, engine in engines.items()}
     seconds = {
         one.id: seconds_alone(one, profiles)
@@ -70,10 +70,11 @@ def predicted(graph: PrimitiveGraph, engines: Mapping[str, Engine]) -> Timing | 
 
 
 def measured(graph: PrimitiveGraph, steps: Sequence[PrimitiveStep]) -> Timing | None:
-    """As carried out, waiting for engines included. None if nothing was.
+    """Return the measured times, waiting for engines included, or None if nothing has run.
 
-    The way goes back from the primitive that ended last to the one of its parents that did, and so
-    on: the whole would have been shorter only if one of these had been."""
+    The critical path goes back from the primitive that ended last to its parent that ended last,
+    and so on: the query would have been shorter only if one of these had been.
+    """
     ended_s = {step.primitive.id: step.ended_s for step in steps}
     if not ended_s:
         return None
@@ -91,7 +92,7 @@ def measured(graph: PrimitiveGraph, steps: Sequence[PrimitiveStep]) -> Timing | 
 
 
 def written(seconds: float) -> str:
-    """``0.25 ms``, ``25 ms``, ``2.51 s``."""
+    """Write seconds as ``0.25 ms``, ``25 ms`` or ``2.51 s``."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.2f} ms"

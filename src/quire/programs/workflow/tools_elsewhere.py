@@ -1,6 +1,6 @@
-"""Tools that are no functions: those of an MCP server, and programs.
+"""Tools that are not functions: those of an MCP server, and programs.
 
-Owns what a developer may say about them. Must not know how they are called.
+Owns what a developer may configure about them. Must not know how they are called.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 
 TOOL_KEYS = frozenset({"functions", "mcp", "program", "timeout_s", "api_key_env"})
-"""Of the ``config`` of an engine of kind tool."""
+"""The fields of the ``config`` of an engine of kind tool."""
 TIMEOUT_S, MAX_TIMEOUT_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class McpTools:
     """``server``: its name among those that the node runs, or its URL. ``api_key_env``: the
-    environment variable with the key that is sent to a URL; None: none is."""
+    environment variable with the key that is sent to a URL; None: no key is sent."""
 
     server: str
     timeout_s: float = TIMEOUT_S
@@ -40,7 +40,7 @@ class ProgramTool:
 
 
 def tools_elsewhere(engine: str, config: Mapping[str, Any]) -> McpTools | ProgramTool | None:
-    """What the engine ``engine`` calls; None: functions.
+    """Return what the engine ``engine`` calls, or None if it calls functions.
 
     Raises:
         InvalidArgument: none or several of ``functions``, ``mcp`` and ``program``, or a field that

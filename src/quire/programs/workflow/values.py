@@ -1,4 +1,4 @@
-"""What flows between the primitives of a graph: the types of values, and references to them.
+"""The types of the values that flow between primitives, and references to such values.
 
 Must not know what a primitive does with a value.
 """
@@ -13,10 +13,10 @@ from quire.core.errors import InvalidArgument
 
 
 class ValueType(StrEnum):
-    """``state`` is the held pages of a model call, ``done`` the end of an effect, ``object`` what
-    tools hand to each other: an object of JSON where a query brings it or a result has it.
-    ``scores`` stand between two primitives of a ranking. The others are plain values. Those in
-    ``LISTS`` have elements."""
+    """``state`` is the held pages of a model call, ``done`` the end of an effect, ``object`` a
+    value that tools pass to each other: in a query or a result it is a JSON object. ``scores`` flow
+    between two primitives of a ranking. The others are plain values. Those in ``LISTS`` have
+    elements."""
 
     TEXT = "text"
     TEXTS = "texts"
@@ -36,7 +36,7 @@ WRITTEN = frozenset(ValueType) - {ValueType.STATE, ValueType.SCORES}
 
 
 def empty(kind: ValueType) -> Any:
-    """The output of a primitive on a branch that is not taken."""
+    """Return the output of a primitive on a branch that is not taken."""
     if kind in LISTS:
         return []
     return {ValueType.TEXT: "", ValueType.BOOLEAN: False}.get(kind)
@@ -57,7 +57,7 @@ def fits(kind: ValueType, value: Any) -> bool:
 
 
 def value_type(written: str, where: str) -> ValueType:
-    """The type that a template names.
+    """Return the type that a template names.
 
     Raises:
         InvalidArgument: there is no such type.
@@ -91,22 +91,22 @@ class Ref:
 
     @property
     def whole(self) -> bool:
-        """Whether it stands for all of the value."""
+        """Whether it refers to the whole value."""
         return self.start is None and self.index is None
 
     def element(self, index: int) -> Ref:
-        """Element ``index`` of what this stands for, which is a list."""
+        """Return a reference to element ``index`` of the list that this refers to."""
         assert self.index is None, "an element has no elements"
         return Ref(self.primitive, self.port, index=(self.start or 0) + index)
 
     def part(self, start: int, stop: int) -> Ref:
-        """Elements ``start`` to ``stop`` of what this stands for, which is a list."""
+        """Return a reference to elements ``start`` to ``stop`` of the list that this refers to."""
         assert self.index is None, "an element has no elements"
         base = self.start or 0
         return replace(self, start=base + start, stop=base + stop)
 
     def take(self, value: Any) -> Any:
-        """What it stands for, from the whole value of its output."""
+        """Take the part that this refers to from the whole value of its output."""
         if self.index is not None:
             return value[self.index]
         return value if self.start is None else value[self.start : self.stop]

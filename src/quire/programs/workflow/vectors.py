@@ -20,8 +20,8 @@ NO_ORDER: Mapping[str, Any] = MappingProxyType({})
 
 
 class QueryVectors:
-    """``add`` and ``nearest`` may run at the same time; who needs an order awaits one before the
-    other."""
+    """``add`` and ``nearest`` may run at the same time; a caller that needs an order awaits one
+    before the other."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -35,8 +35,8 @@ class QueryVectors:
         texts: Sequence[str],
         order: Mapping[str, Any] = NO_ORDER,
     ) -> None:
-        """Store rows with the numbers from ``first`` on. ``order``: as ``Primitive.order``. Raises
-        as ``Api.vectors_put``."""
+        """Store rows with the numbers from ``first`` on; raise as ``Api.vectors_put`` does.
+        ``order``: as ``Primitive.order``."""
         async with self._naming:
             self._name = self._name or await self._api.vectors_name()
         for start in range(0, len(texts), MAX_PUT):
@@ -48,8 +48,8 @@ class QueryVectors:
     async def nearest(
         self, vectors: Sequence[Sequence[float]], num: int, order: Mapping[str, Any] = NO_ORDER
     ) -> list[list[str]]:
-        """For each vector the texts of the ``num`` nearest rows, best first; none if nothing was
-        stored. Raises as ``Api.vectors_search``."""
+        """Return for each vector the texts of the ``num`` nearest rows, best first; none if nothing
+        was stored. Raise as ``Api.vectors_search`` does."""
         if self._name is None:
             return [[] for _ in vectors]
         found: list[list[str]] = []

@@ -1,6 +1,6 @@
-"""What is told of a query while it runs: its primitives, and the text of its answer.
+"""The events of a running query: its primitives, and the text of its answer.
 
-Must not know who listens.
+Must not know who receives them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from quire.programs.workflow.speculation.figures import SpeculationFigures
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveStep:
-    """One primitive that was carried out; times in seconds of the clock that was given.
-    ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``.
-    ``ahead``: it had begun before it was known that it must."""
+    """One primitive that has ended; times in seconds of the clock that was given. ``shared``: it
+    took the result of an equal one of the tenant, which was ``kept`` or ``in flight``. ``ahead``:
+    it began before it was known to be needed."""
 
     primitive: Primitive
     started_s: float
@@ -29,7 +29,7 @@ class PrimitiveStep:
 
 
 class Watcher(Protocol):
-    """Is awaited by what it is told of: a watcher that is slow slows the query down.
+    """Receives the events of a query, which awaits each call: a slow watcher slows the query down.
 
     ``reads_text``: whether it wants an answer's text while the model writes it.
     """
@@ -42,30 +42,30 @@ class Watcher(Protocol):
     async def ended(self, step: PrimitiveStep) -> None: ...
 
     async def said(self, output: str, said: SaidText) -> None:
-        """Text of the result ``output``."""
+        """Receive text of the result ``output``."""
         ...
 
     async def resumed(self, num_kept: int, num_primitives: int) -> None:
-        """The query goes on: so many of its primitives are not carried out again, of those that it
-        had when it was cut off."""
+        """The query continues: ``num_kept`` of its primitives do not run again, of the
+        ``num_primitives`` that it had when it was cut off."""
         ...
 
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
-        """The primitive has lost its engine and is carried out again."""
+        """The primitive has lost its engine and runs again."""
         ...
 
     async def speculated(self, figures: SpeculationFigures) -> None:
-        """The query has its results, and this is what has run ahead in it."""
+        """The query has its results; ``figures`` are those of its runs ahead."""
         ...
 
     async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
-        """Others came in the place of a growth, and the query's graph is ``graph`` now."""
+        """Other primitives have replaced a growth, and the query's graph is ``graph`` now."""
         ...
 
 
 class StepLog:
-    """``Watcher`` that keeps the steps in the order of their ends, and the primitives that were
-    repeated."""
+    """A ``Watcher`` that keeps the steps in the order of their ends, and the primitives that ran
+    again."""
 
     reads_text = False
 
@@ -73,19 +73,19 @@ class StepLog:
         self.steps: list[PrimitiveStep] = []
         self.repeated: list[Primitive] = []
         self.num_kept = self.num_before = 0
-        """Primitives that were not carried out again, of how many."""
+        """The numbers of primitives that do not run again, and of all before the interruption."""
         self.speculation = SpeculationFigures()
         self.graph: PrimitiveGraph | None = None
-        """As it has grown; None if it has not."""
+        """The grown graph; None if it has not grown."""
 
     async def began(self, primitive: Primitive, started_s: float) -> None:
-        """Nothing is kept: its end tells when it began."""
+        """Do nothing: its step has the time when it began."""
 
     async def ended(self, step: PrimitiveStep) -> None:
         self.steps.append(step)
 
     async def said(self, output: str, said: SaidText) -> None:
-        """Nothing is kept: the result has the text."""
+        """Do nothing: the result has the text."""
 
     async def resumed(self, num_kept: int, num_primitives: int) -> None:
         self.num_kept, self.num_before = num_kept, num_primitives

@@ -25,7 +25,7 @@ class GuestMemory:
         self.view = view
 
     def check(self, address: int, length: int) -> None:
-        """Raises ``InvalidArgument`` unless the range is within the memory."""
+        """Raise ``InvalidArgument`` unless the range is within the memory."""
         if address + length > len(self.view):
             raise InvalidArgument(
                 f"the program named {length} bytes at {address}; its memory has {len(self.view)}"

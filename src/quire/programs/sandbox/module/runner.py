@@ -44,7 +44,7 @@ _POLLS = 4
 
 
 class ModuleRunner:
-    """``Runner`` of one program in ``guest``.
+    """``GuestRunner`` of one program in ``guest``.
 
     ``turn_bytes``: the limit of the payloads of one turn, which the host copies.
     """

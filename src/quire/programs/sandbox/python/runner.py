@@ -19,8 +19,8 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 
 
 class PythonRunner:
-    """``Runner`` of a program ``source`` in ``guest``. ``compiled``: the source's code as compiled
-    by another guest, or empty. ``turn_bytes``: the limit of each answer."""
+    """``GuestRunner`` of a program ``source`` in ``guest``. ``compiled``: the source's code as
+    compiled by another guest, or empty. ``turn_bytes``: the limit of each answer."""
 
     def __init__(self, guest: PythonGuest, source: str, compiled: str, turn_bytes: int) -> None:
         self._guest = guest

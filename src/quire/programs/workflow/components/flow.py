@@ -133,7 +133,7 @@ def function_of(node: NodeShape, engine: Engine | None) -> Callable[..., Any]:
 
 
 def check_effects(node: NodeShape) -> None:
-    """Raises ``InvalidArgument`` if ``effects`` is no list of names."""
+    """Raise ``InvalidArgument`` if ``effects`` is not a list of names."""
     effects = node.config.get("effects", ())
     if not isinstance(effects, list | tuple) or not all(isinstance(e, str) for e in effects):
         raise InvalidArgument(

@@ -19,7 +19,7 @@ ROLES = ("assistant", "tool", "user")
 
 
 def check_turns(node: NodeShape) -> None:
-    """Raises ``InvalidArgument`` for tools without a name or turns of another form."""
+    """Raise ``InvalidArgument`` for tools without a name or turns of another form."""
     for key, form in (
         ("tools", '{"type": "function", "function": {"name": ..., "parameters": ...}}'),
         ("turns", '{"role": "assistant", "tool" or "user", "content": text}'),

@@ -85,5 +85,5 @@ def encoded(entry: AnyEntry) -> bytes:
 
 
 def decoded(content: bytes) -> AnyEntry:
-    """Raises ``msgspec.DecodeError`` if the entry is from another release."""
+    """Decode an entry; raise ``msgspec.DecodeError`` if it is from another release."""
     return _DECODER.decode(content)

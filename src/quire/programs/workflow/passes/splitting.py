@@ -1,9 +1,8 @@
 """Splits a batchable primitive into several, each with some of its elements, for passes 2 and 4.
 
-Owns the one rule that makes splitting safe: whoever used elements of the whole uses the same
-elements of the pieces, directly where one piece has them all, else through an Aggregate of the
-pieces that have them. The order of two components of which one hands elements to the other holds
-piece by piece.
+Owns the one rule that makes splitting safe: a user of elements of the whole uses the same elements
+of the pieces, directly where one piece has them all, else through an Aggregate of the pieces that
+have them. If one component takes elements of another, their order holds piece by piece.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from quire.programs.workflow.values import LISTS, Ref
 
 def split(draft: Draft, whole: Primitive, cuts: Sequence[int], origin: str) -> list[Primitive]:
     """Replace ``whole`` by pieces of the elements between ``cuts``, which begin with 0 and end with
-    its size. ``origin``: the pass for which the pieces are, noted in the Aggregate."""
+    its size. ``origin``: the pass that makes the pieces, noted in the Aggregate."""
     after = whole.after - _handed_on(draft, whole)
     pieces = [
         replace(
@@ -55,8 +54,8 @@ def put_in_place(
     spans: Sequence[tuple[int, int]] | None,
     origin: str,
 ) -> None:
-    """Replace ``whole`` by ``pieces``, whose outputs are its elements of ``spans``; None: how many
-    each gives is not known, so that nobody uses some of them alone."""
+    """Replace ``whole`` by ``pieces``, whose outputs are its elements of ``spans``. None: their
+    numbers of elements are not known, so no primitive uses only some of the elements."""
     draft.remove(whole.id)
     draft.add(*pieces)
     gathered = _aggregate(whole, pieces, spans, origin)
@@ -73,8 +72,11 @@ def put_in_place(
 
 
 def narrowed(draft: Draft, ref: Ref) -> Ref:
-    """``ref``, or if it is to some elements of an Aggregate the same elements of the pieces that
-    have them: of one piece, or of a smaller Aggregate, so that nobody waits for the others."""
+    """Return a reference to the same elements that waits for as few pieces as possible.
+
+    For some elements of an Aggregate it refers to the piece that has them, or to a smaller
+    Aggregate; for anything else it is ``ref``.
+    """
     source = draft.primitives.get(ref.primitive)
     if source is None or source.op is not Op.AGGREGATE or ref.whole:
         return ref
@@ -94,13 +96,13 @@ def narrowed(draft: Draft, ref: Ref) -> Ref:
 
 
 def spans_of(aggregate: Primitive) -> Sequence[tuple[int, int]]:
-    """The elements of an Aggregate that each of its inputs gives."""
+    """Return the elements of an Aggregate that each of its inputs gives."""
     spans: Sequence[tuple[int, int]] = aggregate.config["spans"]
     return spans
 
 
 def _place_of(aggregate: Primitive, element: int) -> int:
-    """The number of the input that gives ``element``."""
+    """Return the number of the input that gives ``element``."""
     return bisect_right(spans_of(aggregate), element, key=lambda span: span[0]) - 1
 
 
@@ -109,8 +111,7 @@ def _piece(aggregate: Primitive, place: int) -> Ref:
 
 
 def drop_unused(draft: Draft, one: str) -> None:
-    """Remove the primitive ``one`` if it is an Aggregate that nobody uses, and those that only it
-    has used."""
+    """Remove ``one`` if it is an unused Aggregate, and the Aggregates that only it has used."""
     dropped = draft.primitives.get(one)
     if dropped is None or dropped.op is not Op.AGGREGATE:
         return
@@ -122,8 +123,8 @@ def drop_unused(draft: Draft, one: str) -> None:
 
 
 def inner_cuts(draft: Draft, primitive: Primitive, origin: str) -> set[int]:
-    """Where the elements of a batchable primitive come from different pieces of an Aggregate of
-    ``origin``."""
+    """Return the places where the elements of a batchable primitive begin to come from another
+    piece of an Aggregate of ``origin``."""
     cuts = set[int]()
     for name in primitive.batched:
         ref = primitive.inputs[name]
@@ -138,8 +139,11 @@ def inner_cuts(draft: Draft, primitive: Primitive, origin: str) -> set[int]:
 
 
 def _handed_on(draft: Draft, whole: Primitive) -> frozenset[str]:
-    """Those that ``whole`` comes after as a component after another one whose elements it takes,
-    and not because of an effect: each piece waits for those that give its own elements."""
+    """Return the primitives of ``whole.after`` for which each piece need not wait.
+
+    They belong to a component whose elements ``whole`` takes, and no effect orders them: each piece
+    waits for the primitives that give its own elements.
+    """
     nodes = {
         draft.primitives[ref.primitive].node
         for ref in (whole.inputs[name] for name in whole.batched)
@@ -150,15 +154,15 @@ def _handed_on(draft: Draft, whole: Primitive) -> frozenset[str]:
 
 
 def _part_of(draft: Draft, piece: Ref, span: tuple[int, int], first: int, last: int) -> Ref:
-    """The elements ``first`` to ``last`` of an Aggregate, which ``piece`` gives as part of its
-    ``span``."""
+    """Refer to the elements ``first`` to ``last`` of an Aggregate, which ``piece`` gives as part of
+    its ``span``."""
     if (first, last) == span:
         return piece
     return narrowed(draft, piece.part(first - span[0], last - span[0]))
 
 
 def _smaller(draft: Draft, source: Primitive, first: int, last: int) -> str:
-    """An Aggregate of the elements ``first`` to ``last`` of ``source`` alone."""
+    """Add an Aggregate of only the elements ``first`` to ``last`` of ``source``; return its id."""
     made = f"{source.id}.{first}_{last}"
     if made in draft.primitives:
         return made

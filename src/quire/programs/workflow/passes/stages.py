@@ -1,7 +1,7 @@
-"""Pass 2: a batch beyond what its engine does efficiently at once becomes stages.
+"""Pass 2: splits a batch that exceeds the efficient batch of its engine into stages.
 
-A stage is handed on while the next one runs: batchable primitives behind it are cut at the same
-places, so that both engines work at the same time.
+The results of a stage are used while the next one runs: batchable primitives that take them are cut
+at the same places, so that both engines work at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.programs.workflow.primitives import Op, Primitive
 
 NAME = "stages"
 MAX_STAGES = 64
-"""Of one primitive: more of them overlap no better, and each has its cost."""
+"""The most stages of one primitive: more do not overlap better, and each has its cost."""
 
 
 def stages(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
@@ -42,13 +42,13 @@ def stages(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
             text = f"{primitive.size} elements in {len(pieces)} stages, {why}"
             notes.append(Note(NAME, one, text))
             changed = True
-        elif one == primitive.node:  # of a piece it is known why it is no larger
+        elif one == primitive.node:  # the notes already say why a piece is not larger
             notes.append(Note(NAME, one, _why_not(primitive.size, most), False))
     return Rewritten(draft.graph() if changed else graph, tuple(notes))
 
 
 def _most(primitive: Primitive, size: int, profiles: Profiles) -> int | None:
-    """Elements of a stage of a component that has ``size``, in all its stages."""
+    """Return the most elements of one stage of a component with ``size`` elements in all."""
     most = profiles.get(primitive.engine or "", NO_PROFILE).max_efficient_batch
     return None if most is None else max(most, -(-size // MAX_STAGES))
 
@@ -60,7 +60,7 @@ def _why_not(size: int, most: int | None) -> str:
 
 
 def _refined(starts: set[int], size: int, most: int | None) -> set[int]:
-    """``starts``, with further ones where two of them are more than ``most`` apart."""
+    """Return ``starts``, with further ones where two of them are more than ``most`` apart."""
     if most is None:
         return starts
     ends = [*sorted(starts)[1:], size]

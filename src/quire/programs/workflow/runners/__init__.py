@@ -1,4 +1,4 @@
-"""Who carries out primitives: one runner for each engine of an application."""
+"""The runners of primitives, one for each engine of an application."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def runner_of(
     streamed: StreamedAnswers | None,
     sharing: Sharing,
 ) -> PrimitiveRunner:
-    """The runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
-    whose text is told while it is written. ``sharing``: of the pure primitives.
+    """Make the runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
+    whose text is reported while it is written. ``sharing``: shares the pure primitives.
 
     Raises:
         InvalidArgument: the node does not serve a model that the engine or a component names.
@@ -68,7 +68,7 @@ def runner_of(
 def _models(
     engine: Engine, api: Api, primitives: Iterable[Primitive]
 ) -> Mapping[str | None, Model]:
-    """The models that the components of ``engine`` name; None: that of the engine."""
+    """Return the models that the components of ``engine`` name, with its own under None."""
     of_engine: str | None = engine.config.get("model")
     found: dict[str | None, Model] = {}
     models = api.available_models()
@@ -81,7 +81,7 @@ def _models(
             name: str | None = one.config["model"]
             if name not in found:
                 found[name] = _model(api, name, one.node, f"{one.node}.model")
-    for model in models:  # what has grown may name any of them
+    for model in models:  # grown components may name any of them
         found.setdefault(model.id, model)
     return found
 

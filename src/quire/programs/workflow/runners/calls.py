@@ -1,5 +1,5 @@
-"""What calls of models have in common, wherever the model is: the text of a prompt, and answers
-that are told while they are written."""
+"""Common parts of model calls, local or remote: the text of a prompt, and answers that are reported
+while they are written."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from quire.programs.workflow.watching import Watcher
 
 
 class StreamedAnswers:
-    """``outputs``: the primitives whose answers are results, with the names of these; ``watcher``
-    is told their text as it comes."""
+    """``outputs``: the names of the results that are answers, by primitive; ``watcher`` receives
+    their text as it comes."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
         self.outputs: Mapping[str, str] = {}
 
     def follow(self, graph: PrimitiveGraph) -> None:
-        """The query's graph is ``graph`` now."""
+        """Find the answers of ``graph``, which is the query's graph from now on."""
         outputs: dict[str, str] = {}
         for name, ref in graph.results.items():
             source = graph.primitives.get(ref.primitive)
@@ -39,7 +39,7 @@ async def tell(watcher: Watcher, output: str, said: SaidText | None) -> None:
 
 
 def prompt_text(primitive: Primitive, inputs: Mapping[str, Any]) -> str:
-    """What a prefilling adds to its prompt, or the prompt of a whole call."""
+    """Return the text that a prefilling adds to its prompt, or the prompt of a whole call."""
     separator: str = primitive.config["separator"]
     values = (part.text if part.name is None else inputs[part.name] for part in primitive.parts)
     return "".join(one if isinstance(one, str) else separator.join(one) for one in values)

@@ -15,7 +15,7 @@ from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.speculation import Run
 
 ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
-"""The kind of the node's encoders that carries out each kind of engine."""
+"""The kind of the node's encoders that serves each kind of engine."""
 
 
 _EXAMPLES: Mapping[EncoderKind, str] = {
@@ -25,14 +25,14 @@ _EXAMPLES: Mapping[EncoderKind, str] = {
 }
 
 NUM_AHEAD = 8
-"""Texts that are scored at a time in spare time."""
+"""The number of texts that are scored at a time in spare time."""
 
 
 async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
     """Refuse a query before any work if the node lacks an encoder that it needs.
 
     Raises:
-        ModelNotFound: there is none of the kind, or none of the name that an engine gives.
+        ModelNotFound: there is none of the kind, or none with the name that an engine gives.
     """
     wanted = [engine for engine in engines if engine.kind in ENCODER_KINDS]
     served = await api.available_encoders() if wanted else []
@@ -44,7 +44,7 @@ async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
 
 
 def check_some_encoder(engines: Sequence[Engine]) -> None:
-    """Refuse a query before its node is started, if that is to have no encoder at all.
+    """Refuse a query before its node is started, if the node will have no encoder.
 
     Raises:
         ModelNotFound: an engine needs one.
@@ -64,24 +64,24 @@ def _lacking(engine: Engine, known: str) -> ModelNotFound:
 
 
 class EncoderRunner:
-    """``Runner`` of an engine of kind embedding or rerank; ``model``: None for the node's first of
-    that kind."""
+    """``PrimitiveRunner`` of an engine of kind embedding or rerank. ``model``: None for the node's
+    first of that kind."""
 
     def __init__(self, api: Api, model: str | None) -> None:
         self._api, self._model = api, model
         self._scores: dict[tuple[bool, str, str], float] = {}
-        """By whether texts are truncated, question and text: of what was found, or may be."""
+        """The scores by truncation, question and text: of texts that were found or may be."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         is_ranking = primitive.op is Op.RERANKING
         return {"out": await (self._scored if is_ranking else self._embedded)(primitive, inputs)}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
     async def run_ahead(self, run: Run) -> Mapping[str, Any]:
-        """See ``AheadRunner``. A few texts at a time, so that what was scored stays when the rest
-        is not waited for."""
+        """See ``AheadRunner``. Score a few texts at a time, so that their scores stay if the run is
+        dropped."""
         texts: list[str] = run.inputs["texts"]
         for start in range(0, len(texts), NUM_AHEAD):
             some = {**run.inputs, "texts": texts[start : start + NUM_AHEAD]}
@@ -89,7 +89,7 @@ class EncoderRunner:
         return {"out": await self._scored(run.primitive, run.inputs)}
 
     def keep(self, run: Run) -> None:
-        """What it has scored is there already."""
+        """Do nothing: the scores are stored already."""
 
     def drop(self, run: Run) -> int:
         return 0
@@ -108,7 +108,7 @@ class EncoderRunner:
         return rows
 
     async def _scored(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[float]:
-        """Each text is scored once, however often and by however many searches it was found."""
+        """Score each text once, however often and by however many searches it was found."""
         question: str = inputs["text"]
         truncate: bool = primitive.config["truncate"]
         keys = [(truncate, question, text) for text in inputs["texts"]]

@@ -18,7 +18,7 @@ from quire.programs.workflow.vectors import QueryVectors
 
 
 class DocumentRunner:
-    """``Runner`` of parsers and chunkers. They work in a thread, because a document may be long."""
+    """``PrimitiveRunner`` of parsers and chunkers, in a thread, because a document may be long."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         documents: list[dict[str, str]] = inputs["documents"]
@@ -31,11 +31,11 @@ class DocumentRunner:
         return {"out": await asyncio.to_thread(_cut, documents, size, overlap)}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 class VectorRunner:
-    """``Runner`` of an engine of kind vectors, over the collection of this query."""
+    """``PrimitiveRunner`` of an engine of kind vectors, over the collection of this query."""
 
     def __init__(self, collection: QueryVectors) -> None:
         self._collection = collection
@@ -57,7 +57,7 @@ class VectorRunner:
 
 
 class ToolRunner:
-    """``Runner`` of an engine of kind tool whose tools are functions."""
+    """``PrimitiveRunner`` of an engine of kind tool whose tools are functions."""
 
     def __init__(
         self, functions: Mapping[str, Callable[..., Any]], sharing: Sharing | None = None
@@ -83,7 +83,7 @@ class ToolRunner:
         return {"out": made}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 def _cut(documents: list[dict[str, str]], size: int, overlap: int) -> list[str]:
@@ -93,7 +93,7 @@ def _cut(documents: list[dict[str, str]], size: int, overlap: int) -> list[str]:
 def _surrounded(
     documents: list[dict[str, str]], chunk_size: int, overlap: int, neighbours: int
 ) -> list[tuple[str, str]]:
-    """The chunks of every document with what surrounds each, which is of the same document."""
+    """Return the chunks of every document, each with its surroundings in the same document."""
     return [
         pair
         for one in documents
@@ -102,10 +102,10 @@ def _surrounded(
 
 
 def check_type(primitive: Primitive, kind: ValueType, made: Any) -> None:
-    """What a tool gave is what the component's output says.
+    """Refuse the result of a tool that is not of the type of the component's output.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the result is of another type.
     """
     wanted = {ValueType.TEXT: str, ValueType.BOOLEAN: bool}.get(kind, list)
     if kind not in (ValueType.DONE, ValueType.OBJECT) and not isinstance(made, wanted):

@@ -56,15 +56,14 @@ class ModelCall:
         self._generation: Generation | None = None
 
     def fork(self, primitive: Primitive) -> ModelCall:
-        """A call whose prompt begins like this one's and then goes on as ``primitive`` says."""
+        """Make a call whose prompt begins like this one's and continues with ``primitive``."""
         forked = copy(self)
         forked._texts = dict(self._texts)
         forked.context = self.context.fork().set_priority(primitive.priority)
         return forked
 
     def add(self, primitive: Primitive, texts: list[tuple[int, str]]) -> None:
-        """``texts``, each of the message of that number, follow what the prefillings before have
-        added."""
+        """Add ``texts``, each to the message of its number, after those of earlier prefillings."""
         self._texts[primitive.id] = texts
 
     async def prefill_beginning(self) -> None:
@@ -75,11 +74,11 @@ class ModelCall:
         await self.context.revise(text).prefill()
 
     def complete(self) -> None:
-        """The prompt is known; it has the tokens of a prompt that was never split."""
+        """Complete the prompt; it has the tokens of a prompt that was never split."""
         self.context.revise(self._rendered(add_generation_prompt=True))
 
     def _messages(self) -> list[dict[str, Any]]:
-        """The conversation as far as it is known."""
+        """Return the conversation as far as it is known."""
         contents: dict[int, str] = {}
         for texts in self._texts.values():
             for turn, text in texts:
@@ -97,13 +96,13 @@ class ModelCall:
 
     @property
     def identity(self) -> list[Any]:
-        """What the answer depends on, beside its bounds: the model and the prompt."""
+        """All that the answer depends on, beside its bounds: the model and the prompt."""
         served = self.context.model.served
         prompt = self._rendered(add_generation_prompt=True)
         return [served.id, served.adapter, served.info.content, prompt]
 
     def turn(self, generated: Generated) -> str:
-        """What the model has said and called, as JSON."""
+        """Return the model's message and its tool calls as JSON."""
         count = sum(len(turn.get("tool_calls", ())) for turn in self._turns)
         numbers = itertools.count(count + 1)
         parser = AnswerParser(
@@ -118,12 +117,12 @@ class ModelCall:
         return json.dumps({"content": answer.content, "calls": calls})
 
     async def answer(self, config: Mapping[str, Any]) -> Generated:
-        """The whole answer."""
+        """Generate and return the whole answer."""
         async with self._begin(config, stream=False) as generation:
             return await generation
 
     async def told(self, config: Mapping[str, Any], output: str, watcher: Watcher) -> Generated:
-        """The whole answer; ``watcher`` is told its text as it comes."""
+        """Generate and return the whole answer; ``watcher`` receives its text as it comes."""
         is_again = self._has_begun and self.ahead is None
         text = FinalAnswerText(config["answer_after"], begins_again=is_again)
         async with self._begin(config) as generation:
@@ -133,12 +132,12 @@ class ModelCall:
             return await generation
 
     async def answer_ahead(self, config: Mapping[str, Any]) -> Generated:
-        """The whole answer, which ``answer`` or ``told`` finds begun."""
+        """Generate the whole answer ahead; ``answer`` or ``told`` then continues from it."""
         self.ahead = self._begin(config)
         return await self.ahead
 
     def drop_ahead(self) -> int:
-        """The answer is not needed; returns the tokens that were written."""
+        """Cancel an answer that is not needed, and return the number of tokens written."""
         generation = self.ahead or self._generation
         if generation is None:
             return 0
@@ -146,14 +145,14 @@ class ModelCall:
         return generation.num_tokens
 
     def recall(self, element: Any) -> None:
-        """The next element of an earlier answer to this prompt, which is in use."""
+        """Note the next element of an earlier answer to this prompt, which is in use already."""
         self._known.append(element)
 
     async def element(self, number: int, config: Mapping[str, Any]) -> Any:
-        """Element ``number`` of the answer, as soon as it is complete.
+        """Return element ``number`` of the answer as soon as it is complete.
 
         Raises:
-            EngineFault: the engine was lost, and those before it are others now.
+            EngineFault: the engine was lost, and the new answer has other elements before this one.
         """
         try:
             await self._read_until(number, config)
@@ -192,7 +191,7 @@ class ModelCall:
                 await self._generation
 
     def _begin(self, config: Mapping[str, Any], *, stream: bool = True) -> Generation:
-        """Begin to answer; again if an engine was lost, from the prompt alone."""
+        """Begin the answer, or begin it again from the prompt if an engine was lost."""
         ahead, self.ahead = self.ahead, None
         if ahead is not None and not ahead.has_failed:
             return ahead
@@ -214,8 +213,8 @@ class ModelCall:
 
 
 class LanguageModelRunner:
-    """``Runner`` of an engine of kind llm. ``models``: by the name that a component gives, None for
-    those that give none."""
+    """``PrimitiveRunner`` of an engine of kind llm. ``models``: by the name that a component gives,
+    or None for components that give none."""
 
     def __init__(
         self,
@@ -225,7 +224,7 @@ class LanguageModelRunner:
     ) -> None:
         self._models, self._streamed, self._sharing = models, streamed, sharing
         self._calls: dict[str, ModelCall] = {}
-        """By the id of the first prefilling."""
+        """The calls by the id of their first prefilling."""
         self._ahead: dict[ModelCall, None] = {}
         self._threads = itertools.count()
 
@@ -242,10 +241,10 @@ class LanguageModelRunner:
         self._calls.clear()
         self._ahead.clear()
 
-    # -- before it is known that it must run -------------------------------------------------------
+    # -- running ahead ---------------------------------------------------------------------------
 
     async def run_ahead(self, run: Run) -> Mapping[str, Any]:
-        """See ``AheadRunner``. Each prompt that is completed is a call of its own."""
+        """See ``AheadRunner``. Each completed prompt is a call of its own."""
         primitive, inputs = run.primitive, run.inputs
         if primitive.op not in PREFILLS:
             call: ModelCall = inputs["state"]
@@ -295,7 +294,8 @@ class LanguageModelRunner:
         return call
 
     def _model_of(self, primitive: Primitive) -> Model:
-        """Those that a query names are known before it begins; what has grown may name others."""
+        """Return the model of ``primitive``. The models that a query names are known before it
+        begins; a grown component may name others."""
         name: str | None = primitive.config["model"]
         if name not in self._models:
             served = ", ".join(one for one in self._models if one is not None)
@@ -307,7 +307,8 @@ class LanguageModelRunner:
         return self._models[name]
 
     async def _decoded(self, primitive: Primitive, call: ModelCall) -> Any:
-        """The whole answer is the most likely one, so an equal prompt has the same."""
+        """Generate the answer, or share an equal one: sampling takes the most likely token, so
+        equal prompts have equal answers."""
         if self._sharing is None:
             return await self._asked(primitive, call)
         config = primitive.config
@@ -341,7 +342,7 @@ class LanguageModelRunner:
 
 
 def _outcome(primitive: Primitive, call: ModelCall, generated: Generated) -> Any:
-    """What a whole answer gives."""
+    """Return the output of ``primitive`` for a whole answer."""
     config = primitive.config
     if config["tools"]:
         return call.turn(generated)
@@ -356,7 +357,7 @@ def _outcome(primitive: Primitive, call: ModelCall, generated: Generated) -> Any
 
 
 async def _extend(call: ModelCall, primitive: Primitive, inputs: Mapping[str, Any]) -> None:
-    """Add the parts of the prompt that ``primitive`` has."""
+    """Add the parts of the prompt that ``primitive`` has to ``call``."""
     call.context.set_depth(**primitive.place)
     call.add(primitive, _prompt_texts(primitive, inputs))
     if primitive.op is Op.PARTIAL_PREFILLING:
@@ -366,7 +367,7 @@ async def _extend(call: ModelCall, primitive: Primitive, inputs: Mapping[str, An
 
 
 def _prompt_texts(primitive: Primitive, inputs: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """What a prefilling adds to its prompt, and to which message."""
+    """Return the texts that a prefilling adds to its prompt, each with its message's number."""
     separator: str = primitive.config["separator"]
     texts: list[tuple[int, str]] = []
     for part in primitive.parts:

@@ -1,7 +1,7 @@
 """A model behind HTTP: each call is one request in the form of OpenAI's chat completions.
 
-Owns the requests of one query: their bounds in time and size, and when they are made again. A
-prompt is sent whole and its answer comes from there, so nothing is prefilled or handed on early.
+Owns the requests of one query: their bounds in time and size, and their retries. A prompt is sent
+whole and the endpoint answers it, so nothing is prefilled or passed on early.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.values import ValueType
 
 MAX_ANSWER_BYTES = 8 << 20
-"""Of one answer, as it comes."""
+"""The most bytes of one answer, as received."""
 MAX_REQUESTS = 32
-"""Of one query to one engine at a time."""
+"""The most requests of one query to one engine at a time."""
 CONNECT_S = 10.0
 PAUSES_S = (0.5, 2.0, 5.0)
-"""Before a request is made again, the last one for all further tries."""
+"""The pauses before retries; the last one is for all further tries."""
 MAX_PAUSE_S = 30.0
-"""That an endpoint may ask for with Retry-After."""
+"""The longest pause that an endpoint may ask for with Retry-After."""
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 class _TryAgain(Exception):
-    """``pause_s``: what the endpoint asks for."""
+    """A request has failed and may be made again. ``pause_s``: the pause that the endpoint asks
+    for."""
 
     def __init__(self, text: str, pause_s: float | None = None) -> None:
         super().__init__(text)
@@ -43,8 +44,8 @@ class _TryAgain(Exception):
 
 
 class RemoteRunner:
-    """``Runner`` of an engine of kind llm with an endpoint. ``key``: that is sent to it; None: none
-    is. ``transport``: None for the network."""
+    """``PrimitiveRunner`` of an engine of kind llm with an endpoint. ``key``: the key to send, if
+    any. ``transport``: None for the network."""
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class RemoteRunner:
         await self._client.aclose()
 
     async def _once(self, primitive: Primitive, body: Mapping[str, Any]) -> tuple[str, str]:
-        """As ``_answered``, of an equal request if the model does not draw its answer by chance."""
+        """As ``_answered``, but share the answer of an equal request if it does not depend on
+        chance."""
         if self._sharing is None or not (body.get("temperature") == 0 or "seed" in body):
             return await self._answered(primitive, body)
         depends = ["request", self._endpoint.base_url, self._endpoint.api_key_env, dict(body)]
@@ -97,7 +99,7 @@ class RemoteRunner:
         return answer, finish_reason
 
     async def _answered(self, primitive: Primitive, body: Mapping[str, Any]) -> tuple[str, str]:
-        """The text of the answer, and why it ended."""
+        """Return the text of the answer, and why it ended."""
         output = None if self._streamed is None else self._streamed.outputs.get(primitive.id)
         num_tries = self._endpoint.retries + 1
         for number in range(num_tries):
@@ -198,7 +200,7 @@ def _too_large() -> EngineFault:
 
 
 async def _refusal(response: httpx.Response) -> str:
-    """What the endpoint says, shortly."""
+    """Summarise the endpoint's refusal."""
     text = ""
     async for piece in response.aiter_text(1024):
         text = " ".join(piece.split())[:300]
@@ -207,7 +209,7 @@ async def _refusal(response: httpx.Response) -> str:
 
 
 def _pause_s(response: httpx.Response) -> float | None:
-    """None also for a date."""
+    """Read Retry-After as seconds; None if it is missing or a date."""
     given = response.headers.get("retry-after", "")
     return min(float(given), MAX_PAUSE_S) if given.isascii() and given.isdigit() else None
 
@@ -223,7 +225,7 @@ def _object(content: bytes) -> Mapping[str, Any]:
 
 
 def _choice(found: Mapping[str, Any], part: str) -> tuple[str, str]:
-    """The text of the first choice, and why it ended."""
+    """Return the text of the first choice, and why it ended."""
     try:
         (choice, *_) = found["choices"]
         text = choice[part].get("content") or ""

@@ -29,7 +29,7 @@ async def check_search(api: Api, engines: Sequence[Engine]) -> None:
 
 
 class SearchRunner:
-    """``Runner`` of an engine of kind search."""
+    """``PrimitiveRunner`` of an engine of kind search."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -47,11 +47,11 @@ class SearchRunner:
         return {"out": found}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 def _written(primitive: Primitive, hit: SearchHit) -> str:
-    """One result in the form that the component gives it."""
+    """Write one result in the form that the component configures."""
     return "".join(
         part.text if part.name is None else getattr(hit, part.name) for part in primitive.parts
     )

@@ -1,6 +1,6 @@
 """Tools of an MCP server, and programs as tools.
 
-Owns how values become arguments of the types that a tool asks for, and its results become values.
+Owns the conversion of values to the arguments that a tool asks for, and of its results to values.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class McpToolRunner:
-    """``Runner`` of the tools of one MCP server. One session serves the query. ``key``: that is
-    sent to the server; None: none is."""
+    """``PrimitiveRunner`` of the tools of one MCP server. One session serves the query. ``key``:
+    the key to send to the server, if any."""
 
     def __init__(self, api: Api, tools: McpTools, key: str | None) -> None:
         self._api, self._tools, self._key = api, tools, key
@@ -65,8 +65,8 @@ class McpToolRunner:
         return {"out": made}
 
     async def check(self, primitives: Sequence[Primitive]) -> None:
-        """Refuse calls of tools that the server does not offer, or with other arguments than these
-        have.
+        """Refuse calls of tools that the server does not offer, or with arguments they do not take.
+
 
         Raises:
             InvalidArgument: the message names the tool and what it takes.
@@ -93,7 +93,7 @@ class McpToolRunner:
             return self._server
 
     def _arguments(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Grown components have not been checked before."""
+        """Return the inputs as checked arguments: grown components were not checked before."""
         _check_arguments(primitive, self._tools.server, self._offered)
         properties = _properties(self._offered[primitive.config["function"]])
         return {
@@ -112,8 +112,8 @@ class McpToolRunner:
 
 
 class ProgramRunner:
-    """``Runner`` of a program as a tool: each call is a child of the query, whose arguments are the
-    inputs by name and whose result is the output."""
+    """``PrimitiveRunner`` of a program as a tool: each call is a child of the query, whose
+    arguments are the inputs by name and whose result is the output."""
 
     def __init__(self, api: Api, tool: ProgramTool) -> None:
         self._api, self._tool = api, tool
@@ -146,14 +146,14 @@ class ProgramRunner:
         return {"out": made}
 
     async def close(self) -> None:
-        """Its children end with the query."""
+        """Do nothing: its children end with the query."""
 
 
 async def check_tools(
     engines: Sequence[Engine], runners: Mapping[str, Any], primitives: Sequence[Primitive]
 ) -> None:
-    """Refuse a query before any work if an MCP server lacks a tool that it calls. Raises as
-    ``McpToolRunner.check``."""
+    """Refuse a query before any work if an MCP server lacks a tool that it calls; raise as
+    ``McpToolRunner.check`` does."""
     for engine in engines:
         runner = runners.get(engine.name)
         called = [one for one in primitives if one.engine == engine.name and one.op is Op.TOOL]
@@ -200,8 +200,8 @@ def _check_arguments(primitive: Primitive, server: str, offered: Mapping[str, Mc
 
 
 def _typed(primitive: Primitive, name: str, value: Any, schema: Any) -> Any:
-    """``value`` in the type that the tool's schema names. A text is read as JSON where it asks for
-    something else."""
+    """Return ``value`` in the type that the tool's schema names. A text is read as JSON where the
+    schema asks for something else."""
     wanted = schema.get("type") if isinstance(schema, dict) else None
     kinds = _JSON_TYPES.get(wanted) if isinstance(wanted, str) else None
     if kinds is None or _is_of(value, kinds):
@@ -226,7 +226,8 @@ def _is_of(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _value(where: str, kind: ValueType, result: McpResult) -> Any:
-    """The result as an output of type ``kind``. Servers put what is no object under ``result``."""
+    """Return the result as an output of type ``kind``. Servers put a result that is not an object
+    under ``result``."""
     structured = result.structured
     inner = structured["result"] if structured is not None and structured.keys() == {
         "result"

@@ -30,8 +30,8 @@ class Sharing:
     async def once(
         self, primitive: Primitive, depends: Any, compute: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """The result of an equal primitive of the tenant, or of ``compute``. ``depends``: all that
-        the result depends on; if JSON cannot represent it, the result is not shared.
+        """Return the result of an equal primitive of the tenant, or of ``compute``. ``depends``:
+        all that the result depends on; if JSON cannot represent it, the result is not shared.
 
         Raises:
             Exception: what ``compute`` raises; then one of the waiting callers computes.
@@ -56,8 +56,8 @@ class Sharing:
         return made
 
     async def identity(self, function: Callable[..., Any]) -> int | None:
-        """A number that stands for this ``function`` only, also after the function is gone; None if
-        the function cannot have one."""
+        """Return a number for this ``function`` that no other gets, even after the function is
+        gone, or None if the function cannot have one."""
         number: int | None = await self._api.issuer.call("shared.function", function=function)
         return number
 
@@ -80,7 +80,7 @@ def _digest(depends: Any) -> bytes | None:
 
 
 def _encoded(value: Any) -> bytes | None:
-    """None if the value would come back changed."""
+    """Encode ``value``, or return None if decoding would give a different value."""
     try:
         content = msgspec.json.encode(value)
         return content if _DECODER.decode(content) == value else None

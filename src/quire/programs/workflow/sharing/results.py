@@ -57,8 +57,8 @@ class SharedResults:
         self._num_kept = self._num_waited = self._num_computed = 0
 
     def begin(self, tenant: TenantId, key: bytes) -> KeptResult | Computing | None:
-        """The kept result, or a future that ends when another caller has computed it. None: the
-        caller must compute it and call ``end``."""
+        """Return the kept result, or a future that ends when another caller has computed it. None:
+        the caller must compute it and call ``end``."""
         with self._lock:
             kept = self._found(tenant, key)
             if kept is not None:
@@ -70,7 +70,7 @@ class SharedResults:
             return None
 
     def end(self, tenant: TenantId, key: bytes, kept: tuple[Any, int] | None) -> None:
-        """``kept``: the result and its size in bytes; None if there is none."""
+        """End a computation. ``kept``: the result and its size in bytes; None if there is none."""
         with self._lock:
             under_way = self._under_way.pop((tenant, key))
             if kept is not None:
@@ -84,7 +84,8 @@ class SharedResults:
             self._num_waited += 1
 
     def number_of(self, function: Any) -> int | None:
-        """A number of this function only, also after it is gone; None if it cannot have one."""
+        """Return a number that only this function has, even after it is gone, or None if it cannot
+        have one."""
         with self._lock:
             try:
                 return self._functions.setdefault(function, next(self._numbers))

@@ -19,8 +19,8 @@ class SharingService(ProgramService):
 
     @operation("shared.begin")
     async def begin(self, key: bytes) -> tuple[str, Any]:
-        """``kept`` or ``in flight`` with the result; or ``own``: the program must compute it and
-        then call ``shared.end``."""
+        """Return ``kept`` or ``in flight`` with the result, or ``own``: the program must compute it
+        and then call ``shared.end``."""
         while True:
             found = self._results.begin(self._tenant, key)
             if found is None:

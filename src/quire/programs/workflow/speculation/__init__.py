@@ -1,4 +1,4 @@
-"""Primitives that run before it is known that they must, in spare time and on supposed values."""
+"""Runs primitives before they are known to be needed, in spare time and on supposed values."""
 
 from quire.programs.workflow.speculation.ahead import SpeculativeRuns
 from quire.programs.workflow.speculation.experience import Experience

@@ -1,8 +1,8 @@
-"""Which primitives of a query may run before it is known that they must, and on what values.
+"""``SpeculativeRuns``: the primitives of a query that may run ahead, and their supposed inputs.
 
-Owns the suppositions and the runs. A run is kept if, when its primitive starts, its inputs are
-equal to those that it ran on: so what a query answers does not depend on what was supposed. Does no
-I/O and starts nothing.
+To run ahead is to run before it is known that the result is needed. Owns the suppositions and the
+runs. A run is kept if its primitive, when it starts, has the inputs of the run: so the answer of a
+query does not depend on suppositions. Does no I/O and starts nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quire.programs.workflow.speculation.world import World
 from quire.programs.workflow.values import empty
 
 MAX_RUNS = 64
-"""Of one query, that have not been kept or dropped."""
+"""The most runs of one query that have not been kept or dropped."""
 MAX_WORLDS = 4
-"""Conditions that may as well be true as false are supposed to be both, so many ways in all."""
+"""The most combinations of conditions that are tried if conditions may be either true or false."""
 
 
 class Review(NamedTuple):
@@ -33,7 +33,7 @@ class Review(NamedTuple):
 
 
 class ClaimedRuns(NamedTuple):
-    """``kept``: the run that has the inputs of the primitive. ``used``: one that has scored texts
+    """``kept``: the run with the inputs of the primitive. ``used``: a run that has scored texts
     early. ``dropped``: the others."""
 
     kept: Run | None
@@ -42,10 +42,10 @@ class ClaimedRuns(NamedTuple):
 
 
 class SpeculativeRuns:
-    """See the module docstring. ``review`` says what to begin and to drop, and is asked again when
-    anything has ended: a primitive, a run (``ended``). ``claim`` comes when a primitive starts,
-    ``learn`` when it has ended. ``may_run``: whether a primitive is carried out at all; what is
-    stored of an earlier life of the query is not."""
+    """See the module docstring. ``review`` returns the runs to begin and to drop; call it again
+    when a primitive or a run (``ended``) has ended. Call ``claim`` when a primitive starts and
+    ``learn`` when it has ended. ``may_run``: whether a primitive runs at all; one whose outputs are
+    kept from an earlier attempt at the query does not."""
 
     def __init__(
         self,
@@ -59,25 +59,25 @@ class SpeculativeRuns:
         self._known: PrimitiveGraph | None = None
         self._found: list[Primitive] = []
         self._kept: dict[str, Run] = {}
-        """By primitives that have started and not ended."""
+        """The kept runs by primitive, until the primitive has ended."""
         self._scored = set[str]()
-        """Such that found texts scored early."""
+        """The primitives that have found texts scored early, until they have ended."""
 
     @property
     def runs(self) -> Iterator[Run]:
-        """Those that are neither kept nor dropped."""
+        """The runs that are neither kept nor dropped."""
         for runs in self._runs.values():
             yield from runs
         yield from self._early.open_runs
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def ended(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
-        """``outputs``: None if it has failed, so that its primitive runs anew."""
+        """Note the end of ``run``. ``outputs``: None if it failed; its primitive then runs anew."""
         run.outputs, run.has_failed = outputs, outputs is None
 
     def _fitting(self, primitive: Primitive) -> Run | None:
-        """The run of ``primitive``, whose parents have ended, that has its very inputs."""
+        """Return the run that has exactly the inputs of ``primitive``, whose parents have ended."""
         runs = self._runs.get(primitive.id)
         if not runs:
             return None
@@ -85,7 +85,7 @@ class SpeculativeRuns:
         return next((r for r in runs if not r.has_failed and r.inputs == inputs), None)
 
     def claim(self, primitive: Primitive) -> ClaimedRuns:
-        """``primitive`` starts: what is kept or used, and what is dropped."""
+        """Note that ``primitive`` starts; return its runs that are kept, used and dropped."""
         kept = self._fitting(primitive)
         runs = self._runs.pop(primitive.id, [])
         if kept is not None:
@@ -107,7 +107,7 @@ class SpeculativeRuns:
     def learn(
         self, primitive: Primitive, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
     ) -> None:
-        """``primitive`` has ended."""
+        """Note that ``primitive`` has ended, and learn whether its supposition was right."""
         self._kept.pop(primitive.id, None)
         self._scored.discard(primitive.id)
         right = share_right(primitive, inputs, outputs) if primitive.guess else None
@@ -116,7 +116,7 @@ class SpeculativeRuns:
         if right is not None:
             self._experience.note(primitive.node, right)
 
-    # -- what may run ------------------------------------------------------------------------------
+    # -- choice of runs ----------------------------------------------------------------------------
 
     def review(self) -> Review:
         wanted: list[Run] = []
@@ -135,7 +135,7 @@ class SpeculativeRuns:
         return Review(begun, [*dropped, *self._early.end(self._marked())])
 
     def _marked(self) -> list[Primitive]:
-        """Those that may run ahead or be supposed, parents before children."""
+        """Return the primitives that may run ahead or be supposed, parents before children."""
         graph = self._state.graph
         if graph is not self._known:
             found = [graph.primitives[one] for one in graph.order]
@@ -143,8 +143,8 @@ class SpeculativeRuns:
         return self._found
 
     def _branches(self) -> Iterator[Mapping[str, bool]]:
-        """What every condition that has not ended is supposed to be: all as they mostly are, then
-        one after the other the other way."""
+        """Yield supposed values of all open conditions: first all as they mostly are, then with one
+        after the other inverted."""
         open_ones = {
             one.id: branches_of(one, self._experience)
             for one in self._marked()
@@ -159,7 +159,8 @@ class SpeculativeRuns:
     def _outputs(
         self, primitive: Primitive, world: World, wanted: list[Run], begun: list[Run]
     ) -> Mapping[str, Any] | None:
-        """What it gives if its inputs are as in ``world``, as far as it has been carried out."""
+        """Return the outputs of ``primitive`` for its inputs in ``world``, or None if it has not
+        run on them."""
         when = (True,) if primitive.when is None else world.value(primitive.when)
         if when is not None and not when[0]:
             return {port: empty(kind) for port, kind in primitive.outputs.items()}

@@ -1,8 +1,8 @@
-"""``EarlyScores``: a ranking scores what the query stores while its search still waits for it.
+"""``EarlyScores``: scores the texts that a query stores before its search has found them.
 
-A score depends on the question and its own text alone. What a search finds is among the texts that
-were stored, so these are scored in spare time, and who ranks finds the scores there. By them it is
-also supposed which texts are the best. Must not know what carries a run out.
+A score depends only on the question and its own text. A search finds texts that were stored, so
+these are scored in spare time, and the ranking uses the scores. They also serve to suppose which
+texts are the best. Must not know what runs a run.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from quire.programs.workflow.speculation.experience import MIN_CHANCE, Experienc
 from quire.programs.workflow.speculation.run import Run
 
 MAX_TEXTS = 256
-"""Of one ranking that are scored early."""
+"""The most texts of one ranking that are scored early."""
 
 
 class EarlyScores:
-    """Of one query, by component. A component has one run until the first of its rankings starts,
-    which finds what was scored."""
+    """The early scores of one query, by component. A component has one run until the first of its
+    rankings starts, which uses the scores."""
 
     def __init__(self, state: GraphState, experience: Experience) -> None:
         self._state, self._experience = state, experience
         self._runs: dict[str, Run] = {}
         self._open = dict[str, Run]()
-        """Those whose rankings have not started."""
+        """The runs of components whose rankings have not started."""
 
     @property
     def open_runs(self) -> Iterable[Run]:
         return self._open.values()
 
     def begin(self, marked: Sequence[Primitive]) -> list[Run]:
-        """New runs, as far as it is known what is stored. ``marked``: of the graph as it is."""
+        """Make new runs for rankings whose stored texts are known. ``marked``: the primitives of
+        the current graph."""
         begun: list[Run] = []
         for primitive in marked:
             if primitive.guess is Guess.STORED and primitive.node not in self._runs:
@@ -47,7 +48,7 @@ class EarlyScores:
         return begun
 
     def end(self, marked: Sequence[Primitive]) -> list[Run]:
-        """Those that nobody will use, because their branch was not taken."""
+        """Return the runs that will not be used, because their branch was not taken."""
         over = {
             one.node
             for one in marked
@@ -56,12 +57,12 @@ class EarlyScores:
         return [self._open.pop(node) for node in over if node in self._open]
 
     def claim(self, primitive: Primitive) -> Run | None:
-        """A ranking starts: the run of its component, if this is the first of its rankings."""
+        """Note that a ranking starts; return its component's run if it is the first to start."""
         return self._open.pop(primitive.node, None)
 
     def best(self, choosing: Primitive) -> list[str] | None:
-        """The texts that are supposed to be chosen by their scores; None if those are not known, or
-        if such choices were mostly wrong."""
+        """Return the texts that are supposed to be chosen by their scores, or None if the scores
+        are not known or such choices were mostly wrong."""
         found = self._best(choosing)
         name = f"{choosing.node}.scored"
         return found if found is not None and self._experience.is_worth(name) else None
@@ -73,7 +74,7 @@ class EarlyScores:
         return chosen(run.inputs["texts"], run.outputs["out"], choosing.config["top_n"])
 
     def learn(self, choosing: Primitive, found: Sequence[str], ranked: Sequence[str]) -> None:
-        """The texts that were ``found`` are ``ranked``."""
+        """Learn from a ranking: the texts that were ``found`` are ``ranked``."""
         run = self._runs.get(choosing.node)
         if run is None:
             return
@@ -97,7 +98,7 @@ class EarlyScores:
         return Run(replace(primitive, id=f"{primitive.node}.early", size=None), inputs)
 
     def _is_worth(self, primitive: Primitive, num_texts: int, marked: Sequence[Primitive]) -> bool:
-        """Whether enough of so many texts are likely to be found."""
+        """Whether enough of ``num_texts`` texts are likely to be found."""
         sizes = [one.size for one in marked if one.node == primitive.node and one.guess]
         num_found = sum(size for size in sizes if size is not None)
         name = f"{primitive.node}.early"
@@ -105,7 +106,7 @@ class EarlyScores:
         return is_few and self._experience.is_worth(name)
 
     def _stored(self, primitive: Primitive) -> list[str] | None:
-        """None if not all of it is known."""
+        """Return the texts that the query stores for ``primitive``, or None if one is unknown."""
         found: dict[str, None] = {}
         for one in stored_before(self._state.graph, primitive):
             ref = one.inputs["texts"]
@@ -116,7 +117,7 @@ class EarlyScores:
 
 
 def stored_before(graph: PrimitiveGraph, ranking: Primitive) -> list[Primitive]:
-    """What stores the texts among which the searches of ``ranking`` find its own."""
+    """Return the ingestions that store the texts for the searches of ``ranking``."""
     searched, waiting = frozenset[str](), [ranking.inputs["texts"].primitive]
     while waiting:
         source = graph.primitives.get(waiting.pop())
@@ -130,7 +131,7 @@ def stored_before(graph: PrimitiveGraph, ranking: Primitive) -> list[Primitive]:
 
 
 def num_equal(supposed: Sequence[str], ranked: Sequence[str]) -> int:
-    """How many of the first are equal."""
+    """Count the texts at the beginning that are equal in both."""
     num = 0
     for one, other in zip(supposed, ranked, strict=False):
         if one != other:

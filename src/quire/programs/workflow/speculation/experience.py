@@ -1,7 +1,7 @@
-"""``Experience``: how often what is supposed of an application's components was right.
+"""``Experience``: how often suppositions about an application's components were right.
 
-Belongs to an application and lives as long; shared by its queries. What it has seen can be kept
-and recalled (``kept``). Must not know what is run on a supposition.
+Belongs to an application and lives as long as it; its queries share it. What it has seen can be
+kept and recalled (``kept``). Must not know what runs on a supposition.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MIN_CHANCE = 0.3
-"""Of a supposition that is worth spare time."""
+"""The least chance of a supposition that is worth spare time."""
 MAX_COUNTED = 64
-"""Beyond it old queries are forgotten by halves, so that what is supposed follows what is asked."""
+"""Beyond it the counts are halved, so that suppositions follow recent queries."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Seen:
 
 
 class Experience:
-    """By the name of a component. For any thread."""
+    """The experience by the name of a component. For any thread."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -43,8 +43,8 @@ class Experience:
         self._lock = threading.Lock()
 
     def branches(self, component: str) -> tuple[bool, ...]:
-        """The values of a condition that are worth supposing, the likelier first. Of one that
-        nobody has met yet, both are."""
+        """Return the values of a condition that are worth supposing, the likelier first; of an
+        unknown condition both are."""
         chance = self.chance(component)
         found = [(chance, True), (1 - chance, False)]
         found.sort(key=lambda one: -one[0])
@@ -55,34 +55,36 @@ class Experience:
         return self.chance(component) >= MIN_CHANCE
 
     def chance(self, component: str) -> float:
-        """That a condition is true, or the share of a ranking that was supposed rightly."""
+        """Return the chance that a condition is true, or the share of a ranking that was supposed
+        rightly."""
         with self._lock:
             seen = self._seen.get(component)
             return 0.5 if seen is None else seen.chance
 
     def note(self, component: str, right: float) -> None:
-        """A condition was true (1) or false (0), or this share of a ranking was as supposed."""
+        """Note that a condition was true (1) or false (0), or the rightly supposed share of a
+        ranking."""
         with self._lock:
             self._seen.setdefault(component, _Seen()).add(right)
 
     @property
     def is_new(self) -> bool:
-        """Whether nobody has recalled what was kept of it."""
+        """Whether ``recall`` was not called yet."""
         return not self._is_recalled
 
     def recall(self, seen: Mapping[str, tuple[float, int]]) -> None:
-        """What was kept of an earlier life; of components that were met meanwhile this goes on."""
+        """Take over what was kept earlier, except for components that were met meanwhile."""
         with self._lock:
             self._is_recalled = True
             for name, (num_right, num) in seen.items():
                 self._seen.setdefault(name, _Seen(num_right, num))
 
     def seen(self) -> dict[str, tuple[float, int]]:
-        """By component how much was right, of how many."""
+        """Return how much was right, of how many, by component."""
         with self._lock:
             return {name: (seen.num_right, seen.num) for name, seen in self._seen.items()}
 
     def chances(self) -> Mapping[str, float]:
-        """Of all components that were met."""
+        """Return the chances of all components that were met."""
         with self._lock:
             return {name: seen.chance for name, seen in self._seen.items()}

@@ -1,4 +1,4 @@
-"""What speculation has cost and brought."""
+"""The figures of speculation: its gain and its cost."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SpeculationFigures:
-    """Primitives that were begun before it was known that they must run: ``num_begun``, of which
-    ``num_kept`` were used and ``num_dropped`` were not. ``num_dropped_tokens``: written by models
-    in those that were dropped; the tokens of the query count them too."""
+    """Primitives that began before they were known to be needed: ``num_begun``, of which
+    ``num_kept`` were used and ``num_dropped`` were not. ``num_dropped_tokens``: the tokens that
+    models wrote in dropped ones; the tokens of the query count them too."""
 
     num_begun: int = 0
     num_kept: int = 0

@@ -1,4 +1,4 @@
-"""What a primitive's outputs are supposed to be before it has ended.
+"""Suppositions about a primitive's outputs before it has ended.
 
 Must not know what runs on a supposition.
 """
@@ -15,13 +15,13 @@ from quire.programs.workflow.speculation.experience import Experience
 
 
 def branches_of(primitive: Primitive, experience: Experience) -> tuple[bool, ...]:
-    """The values of a condition that are worth supposing, the likelier first."""
+    """Return the values of a condition that are worth supposing, the likelier first."""
     likely: bool | None = primitive.config.get("likely")
     return experience.branches(primitive.node) if likely is None else (likely,)
 
 
 def as_found(primitive: Primitive, texts: Sequence[str]) -> list[str]:
-    """What a ranking gives if its texts were found in the order of their relevance."""
+    """Return what a ranking gives if its texts were found in the order of their relevance."""
     top_n: int = primitive.config["top_n"]
     return chosen(texts, [0.0] * len(texts), top_n)
 
@@ -29,8 +29,8 @@ def as_found(primitive: Primitive, texts: Sequence[str]) -> list[str]:
 def share_right(
     primitive: Primitive, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> float | None:
-    """How much of the supposition was right, now that the outputs are there; of a condition,
-    whether it is true. None: nothing was to be supposed."""
+    """Return how much of the supposition was right, by the outputs; of a condition, whether it is
+    true. None: nothing could be supposed."""
     if primitive.guess is Guess.BRANCH:
         return float(bool(outputs["out"]))
     ranked: list[str] = outputs["out"] if primitive.guess is Guess.FIRST else []

@@ -1,7 +1,7 @@
-"""``KeptExperience``: what suppositions were worth, beyond the life of a node.
+"""``KeptExperience``: the experience of applications, kept after their node has ended.
 
-Owns one file of the data directory. An application's experience is that of its template: another
-template under the same name begins anew.
+Owns one file of the data directory. The experience belongs to an application's template: another
+template under the same name begins without any.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from quire.core.errors import InvalidArgument
 from quire.programs.workflow.speculation.experience import MAX_COUNTED
 
 MAX_COMPONENTS = 16384
-"""Of all applications together: those go first that were not told of for longest."""
+"""The most components of all applications: the applications kept longest ago go first."""
 MAX_OF_APPLICATION = 1024
 MAX_NAME_CHARS = 256
 TOLD_AT_ONCE = 16
-"""The file is written when it was told so often, and when the node ends."""
+"""The file is written after so many calls of ``keep``, and when the node ends."""
 
 Seen = Mapping[str, tuple[float, int]]
-"""By component: how much was right, of how many."""
+"""How much was right, of how many, by component."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeptExperience:
-    """``path``: of the file; None: in memory. For any thread."""
+    """``path``: the file, or None to keep it in memory. For any thread."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -51,8 +51,8 @@ class KeptExperience:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Read the file, if there is one. One that cannot be read is told of and begun anew: it
-        costs some suppositions, and no answer."""
+        """Read the file, if there is one. One that cannot be read is logged and replaced: that
+        costs some suppositions, but no answer."""
         if self._path is None or not self._path.exists():
             return
         try:
@@ -66,16 +66,16 @@ class KeptExperience:
             self._known = dict(read.applications)
 
     def recall(self, application: str, template: str) -> Seen:
-        """Of an application that nobody knows: nothing."""
+        """Return what was kept of an application; nothing for an unknown one."""
         with self._lock:
             known = self._known.get(application)
             return {} if known is None or known.template != template else dict(known.seen)
 
     def keep(self, application: str, template: str, seen: Seen) -> None:
-        """In place of what was kept of the application.
+        """Keep ``seen``, in place of what was kept of the application.
 
         Raises:
-            InvalidArgument: too much, or numbers that nobody can have counted.
+            InvalidArgument: too many components, too long names, or impossible numbers.
         """
         _check(application, template, seen)
         with self._lock:

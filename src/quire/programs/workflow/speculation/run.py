@@ -1,4 +1,4 @@
-"""``Run``: a primitive that is carried out before it is known that it must be."""
+"""``Run``: one run of a primitive before it is known to be needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.programs.workflow.primitives import Primitive
 
 class Run:
     """A primitive that runs ahead. ``outputs``: None until it has ended. ``held``: what its runner
-    has of it."""
+    holds for it."""
 
     __slots__ = ("has_failed", "held", "inputs", "outputs", "primitive")
 

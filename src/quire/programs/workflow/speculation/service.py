@@ -1,5 +1,4 @@
-"""What speculation has cost and brought on a node, told by its queries, and what they learn for
-those that come."""
+"""The figures and experience of speculation on a node, which its queries report."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from quire.programs.workflow.speculation.kept import KeptExperience
 
 
 class SpeculationLedger:
-    """The sum over all queries, and what they have learnt. For any thread."""
+    """The figures of all queries together, and what they have learnt. For any thread."""
 
     def __init__(self, kept: KeptExperience | None = None) -> None:
         self.kept = kept or KeptExperience()
@@ -30,14 +29,14 @@ class SpeculationLedger:
 
 
 class SpeculationService(ProgramService):
-    """Only native programs have it, which are trusted to tell what they have done."""
+    """Only native programs have it, because they are trusted to report what they have done."""
 
     def __init__(self, ledger: SpeculationLedger) -> None:
         self._ledger = ledger
 
     @operation("speculation.recall")
     async def recall(self, application: str, template: str) -> dict[str, tuple[float, int]]:
-        """What earlier queries have learnt. ``template``: its digest."""
+        """Return what earlier queries have learnt. ``template``: the template's digest."""
         return dict(self._ledger.kept.recall(application, template))
 
     @operation("speculation.learn")

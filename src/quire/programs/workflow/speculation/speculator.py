@@ -1,4 +1,4 @@
-"""Carries out what ``SpeculativeRuns`` says, in spare time, and hands over what is kept.
+"""Runs what ``SpeculativeRuns`` chooses, in spare time, and hands over the runs that are kept.
 
 Owns the tasks of one query's runs ahead. A run that fails is dropped: its primitive then runs as if
 nothing had been supposed, and fails by itself.
@@ -24,32 +24,32 @@ _log = logging.getLogger(__name__)
 
 
 class SinglePrimitiveRunner(Protocol):
-    """See ``scheduler.Runner``."""
+    """See ``scheduler.PrimitiveRunner``."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
 
 @runtime_checkable
 class AheadRunner(Protocol):
-    """A runner that holds something for what runs ahead. Any other just runs it."""
+    """A runner that holds something for runs ahead; other runners need no more than ``run``."""
 
     async def run_ahead(self, run: Run) -> Mapping[str, Any]:
-        """The outputs, in spare time; nothing is told, shared or changed. It may put what it holds
-        into ``run.held``."""
+        """Return the outputs, computed in spare time, without reporting, sharing or changing
+        anything. It may put what it holds into ``run.held``."""
         ...
 
     def keep(self, run: Run) -> None:
-        """What the run holds is the query's from now on, and spare no more."""
+        """Give what the run holds to the query, which no longer treats it as spare work."""
         ...
 
     def drop(self, run: Run) -> int:
-        """Cancel it and free what it holds; returns the tokens that a model has written in it."""
+        """Free what the run holds, and return the number of tokens that a model wrote in it."""
         ...
 
 
 class Speculator:
-    """``runners``: by the engine's name. ``may_run``: see ``SpeculativeRuns``. ``figures``: those
-    of the query so far."""
+    """``runners``: by the engine's name. ``may_run``: see ``SpeculativeRuns``. ``figures``: the
+    figures of the query so far."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Speculator:
         self.figures = SpeculationFigures()
 
     def review(self, group: asyncio.TaskGroup) -> None:
-        """Something has ended: begin and drop what follows from it."""
+        """Begin and drop runs, after something has ended."""
         begin, drop = self._ahead.review()
         for run in drop:
             self._drop(run)
@@ -88,9 +88,11 @@ class Speculator:
         self.review(group)
 
     async def claimed(self, primitive: Primitive) -> Mapping[str, Any] | None:
-        """``primitive`` starts: what it gives, if it runs ahead on these very inputs. None: it must
-        run. An answer that is being written is told by the primitive itself, which finds it where
-        its prompt is."""
+        """Note that ``primitive`` starts; return its outputs if it ran ahead on exactly its inputs.
+
+        None: it must run. An answer that is being written is reported by the primitive itself,
+        which finds it in the call that has its prompt.
+        """
         run, used, dropped = self._ahead.claim(primitive)
         for one in dropped:
             self._drop(one)
@@ -113,11 +115,11 @@ class Speculator:
     def learn(
         self, primitive: Primitive, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
     ) -> None:
-        """``primitive`` has ended."""
+        """Note that ``primitive`` has ended, and learn from it."""
         self._ahead.learn(primitive, inputs, outputs)
 
     def close(self) -> None:
-        """The query has ended: whatever still runs ahead is dropped."""
+        """Drop all runs that are left: the query has ended."""
         for run in list(self._ahead.runs):
             self._drop(run)
         for task in self._tasks.values():

@@ -1,4 +1,4 @@
-"""``World``: the values of a graph's primitives as far as they are known or supposed.
+"""``World``: the known and supposed values of a graph's primitives.
 
 Must not know what runs.
 """
@@ -19,8 +19,8 @@ Outputs = Mapping[str, Any]
 
 
 class World:
-    """``branches``: what conditions are supposed to be that have not ended, by primitive. Outputs
-    are ``put`` parents before children."""
+    """``branches``: the supposed values of open conditions, by primitive. ``put`` the outputs of
+    parents before those of children."""
 
     def __init__(
         self,
@@ -35,7 +35,8 @@ class World:
         self._supposed = set[str]()
 
     def put(self, primitive: Primitive, outputs: Outputs | None) -> None:
-        """What ``primitive``, which has not ended, gives or has given; None: it is supposed."""
+        """Add the outputs of a primitive that has not ended, as it ran ahead; None: suppose
+        them."""
         if outputs is None:
             outputs = self._guessed(primitive)
             self._supposed.add(primitive.id)
@@ -49,7 +50,7 @@ class World:
         return not primitive.sources.isdisjoint(self._supposed)
 
     def inputs(self, primitive: Primitive) -> dict[str, Any] | None:
-        """None if nothing is known or supposed of one of them."""
+        """Return the inputs of ``primitive``, or None if one is neither known nor supposed."""
         inputs: dict[str, Any] = {}
         for name, ref in primitive.inputs.items():
             value = self.value(ref)
@@ -59,7 +60,7 @@ class World:
         return inputs
 
     def value(self, ref: Ref) -> tuple[Any] | None:
-        """None if nothing is known or supposed."""
+        """Return the value, in a tuple, or None if it is neither known nor supposed."""
         if ref.from_query or self._state.has_ended(ref.primitive):
             return (self._state.value(ref),) if self._state.has_value(ref) else None
         outputs = self._outputs.get(ref.primitive)
@@ -79,8 +80,8 @@ class World:
         return None
 
     def _early(self, ref: Ref, least: int) -> list[str] | None:
-        """The first texts of a list, at least ``least`` different ones: where it is put together
-        from several searches, those of the first ones."""
+        """Return the first texts of a list, at least ``least`` different ones; of a list that is
+        joined from several searches, those of the first searches."""
         whole = self.value(ref)
         if whole is not None:
             return list(whole[0])
