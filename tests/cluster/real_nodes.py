@@ -19,7 +19,7 @@ from quire.core.engine_info import ImageInput
 from quire.core.ids import ModelId
 from quire.node import ModelFiles, Node
 from quire.node.transports import InProcessTransport
-from quire.server import Service
+from quire.server.serve import Service
 from quire.testing import FakeEngine, FakeTokenizer, fake_pool
 from quire.testing.fake_engine.network import FakeNetwork
 from quire.testing.tokenizer import CHAT_TEMPLATE

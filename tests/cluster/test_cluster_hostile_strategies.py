@@ -7,6 +7,7 @@ import asyncio
 import gc
 import linecache
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -108,6 +109,13 @@ async def test_a_good_one_passes_apart_with_its_options_and_modules(tmp_path: Pa
         await TrialApart()(StrategySource("Mine", text, tmp_path / "mine.py", {"at": 0}))
     finally:
         sys.path.remove(str(tmp_path))
+
+
+def test_the_process_of_a_trial_imports_no_node() -> None:
+    """It starts in a quarter of the time without."""
+    imports = "import sys, quire.cluster.routing.trial_process"
+    code = f"{imports}; sys.exit('quire.node' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 async def test_the_router_tries_what_it_is_sent_apart() -> None:

@@ -40,7 +40,7 @@ from quire.node import ModelFiles, Node
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.transports import InProcessTransport
 from quire.programs.workflow.applications import Applications
-from quire.server import Service
+from quire.server.serve import Service
 from quire.testing import FakeEncoder, FakeEngine, FakeTokenizer, ScriptedModel, fake_pool
 from quire.testing.scripted import Answer
 from quire.testing.tokenizer import CHAT_TEMPLATE

@@ -32,8 +32,7 @@ from quire.core.ids import TenantId
 from quire.core.quotas import Quotas
 from quire.node.transports import InProcessTransport
 from quire.programs.builtin import CompletionRequest, complete
-from quire.server import Service, bind
-from quire.server.serve import make_node
+from quire.server.serve import Service, bind, make_node
 from quire.testing import FakeEngine
 
 CHAT = "/v1/chat/completions"

@@ -151,6 +151,19 @@ async def test_a_link_is_held_within_a_piece() -> None:
         assert await ends[0].readexactly(7) == b"one-two"
 
 
+async def test_a_link_is_held_within_what_comes_back() -> None:
+    async with relayed() as (relay, made):
+        ends = await connected(relay)
+        relay.hold(after_bytes=4, back=True)
+        ends[1].write(b"one-two")
+        await relay.passed_back(4)
+        assert (relay.state, relay.num_bytes_back) == ("held", 4)
+        assert bytes(made.heard) == b"one-two"
+        assert await ends[0].readexactly(4) == b"one-"
+        relay.restore()
+        assert await ends[0].readexactly(3) == b"two"
+
+
 async def test_a_cut_resets_both_ends_and_who_comes_then() -> None:
     async with relayed() as (relay, made):
         ends = await connected(relay)

@@ -1,9 +1,6 @@
 """The HTTP edge of a node: OpenAI-compatible routes, programs over WebSocket, metrics.
 
 Routes are thin: they parse, identify the session, start a built-in program and format its output.
-The application itself is ``quire.server.app``, which takes a while to import.
+The application is ``quire.server.app``, what runs it ``quire.server.serve``. Nothing is imported
+here: both take a while, and a router with the processes that it starts needs little of either.
 """
-
-from quire.server.serve import Service, bind, run
-
-__all__ = ["Service", "bind", "run"]

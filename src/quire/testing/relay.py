@@ -36,6 +36,10 @@ class _Way:
             self.num_bytes += num_bytes
             self.progress.notify_all()
 
+    async def passed(self, num_bytes: int) -> None:
+        async with self.progress:
+            await self.progress.wait_for(lambda: self.num_bytes >= num_bytes)
+
 
 class Relay:
     """Listens on ``host`` and passes bytes to and from ``target`` (host and port). Use as an async
@@ -72,6 +76,7 @@ class Relay:
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self._there, self._back = _Way(), _Way()
+        self._hold_way = self._there
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
 
@@ -113,15 +118,19 @@ class Relay:
 
     async def passed_there(self, num_bytes: int) -> None:
         """Return when ``num_bytes_there`` is at least ``num_bytes``."""
-        async with self._there.progress:
-            await self._there.progress.wait_for(lambda: self._there.num_bytes >= num_bytes)
+        await self._there.passed(num_bytes)
+
+    async def passed_back(self, num_bytes: int) -> None:
+        """Return when ``num_bytes_back`` is at least ``num_bytes``."""
+        await self._back.passed(num_bytes)
 
     # -- what happens to the link ------------------------------------------------------------------
 
-    def hold(self, after_bytes: int = 0) -> None:
+    def hold(self, after_bytes: int = 0, *, back: bool = False) -> None:
         """Keep all bytes back, in both directions, without losing any. ``after_bytes``: the hold
-        begins after this number of further bytes to the target."""
-        self._hold_at = self._there.num_bytes + after_bytes
+        begins after this number of further bytes to the target or, with ``back``, to the clients."""
+        self._hold_way = self._back if back else self._there
+        self._hold_at = self._hold_way.num_bytes + after_bytes
         if not after_bytes:
             self._held()
 
@@ -237,13 +246,13 @@ class Relay:
 
     def _parts(self, piece: bytes, way: _Way) -> list[bytes]:
         """``piece``, in two parts if the hold begins within it."""
-        if self._hold_at is None or way is not self._there:
+        if self._hold_at is None or way is not self._hold_way:
             return [piece]
         num_passed = max(0, self._hold_at - way.num_bytes)
         return [part for part in (piece[:num_passed], piece[num_passed:]) if part]
 
     def _hold_now(self, way: _Way) -> None:
-        if self._hold_at is not None and way is self._there and way.num_bytes >= self._hold_at:
+        if self._hold_at is not None and way is self._hold_way and way.num_bytes >= self._hold_at:
             self._held()
 
 
