@@ -142,7 +142,7 @@ def examine_workload(workload: str, arguments: Any) -> None:
         for seed in arguments.seeds:
             trace = Study(workload, number, seed=seed, engines=ENGINE, load=load).settled()
             key = {"workload": workload, "load": load, "seed": seed}
-            own = [{**here, **key, "policy": one, **row(trace, one)} for one in played]
+            own: list[Row] = [{**here, **key, "policy": one, **row(trace, one)} for one in played]
             own += [one for one in earlier if (one["load"], one["seed"]) == (load, seed)]
             rows += own
             found.append(compare(own))
