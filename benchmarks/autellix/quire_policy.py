@@ -13,17 +13,19 @@ Deterministic: a second run gives the same rows.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.autellix.simulated import ENGINE, row
 from benchmarks.options import plain_parser
 from benchmarks.plots import Panel, draw_lines
-from benchmarks.report import emit, print_table
+from benchmarks.report import commit, emit, print_table
 from quire.simulation.studies import SIMULATED_POLICIES, Study
 
 NUM_PROGRAMS = {"sharegpt": 100, "bfcl": 150, "agents": 80, "lats": 24, "mixed": 90}
@@ -116,40 +118,62 @@ def main() -> None:
     made.add_argument("--loads", nargs="+", type=float, default=[0.8, 0.95, 1.5])
     made.add_argument("--policies", nargs="+", choices=SIMULATED_POLICIES, default=[*POLICIES])
     made.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    made.add_argument(
+        "--keep", action="store_true", help="read rows of policies that are not played from --out"
+    )
     arguments = made.parse_args()
     for workload in arguments.workloads:
-        number = NUM_PROGRAMS[workload] // (QUICK_SHARE if arguments.quick else 1)
-        policies = [
-            one for one in arguments.policies if one != "atlas" or workload not in OF_ONE_THREAD
-        ]
-        rows: list[Row] = []
-        ratios: list[Row] = []
-        shown: list[Row] = []
-        for load in arguments.loads:
-            found = []
-            for seed in arguments.seeds:
-                trace = Study(workload, number, seed=seed, engines=ENGINE, load=load).settled()
-                key = {"workload": workload, "load": load, "seed": seed}
-                played = [{**key, "policy": one, **row(trace, one)} for one in policies]
-                rows += played
-                found.append(compare(played))
-                ratios.append({**key, **found[-1]})
-            shown += over_seeds(load, found)
-        figures = medians(rows, policies, arguments.loads)
-        print_table(f"{workload}, {number} programs, identical steps", figures)
-        print_table(f"{workload}: quire over others, median and worst of seeds", shown)
-        stem = f"quire_policy-{workload}"
-        title = f"{workload}, {number} programs, {len(arguments.seeds)} seeds"
-        draw(arguments.out / f"autellix-{stem}.png", title, figures, policies)
-        emit(
-            f"autellix/{stem}",
-            arguments.out,
-            num_programs=number,
-            rows=rows,
-            ratios=ratios,
-            medians=figures,
-            over_seeds=shown,
-        )
+        examine_workload(workload, arguments)
+
+
+def examine_workload(workload: str, arguments: Any) -> None:
+    number = NUM_PROGRAMS[workload] // (QUICK_SHARE if arguments.quick else 1)
+    stem = f"quire_policy-{workload}"
+    played = [one for one in arguments.policies if one != "atlas" or workload not in OF_ONE_THREAD]
+    earlier: list[Row] = []
+    if arguments.keep:
+        earlier = earlier_rows(arguments.out / f"autellix-{stem}.json", number, played)
+    rows: list[Row] = []
+    ratios: list[Row] = []
+    shown: list[Row] = []
+    here = {"commit": commit()}  # rows of several runs may stand in one file
+    for load in arguments.loads:
+        found = []
+        for seed in arguments.seeds:
+            trace = Study(workload, number, seed=seed, engines=ENGINE, load=load).settled()
+            key = {"workload": workload, "load": load, "seed": seed}
+            own: list[Row] = [{**here, **key, "policy": one, **row(trace, one)} for one in played]
+            own += [one for one in earlier if (one["load"], one["seed"]) == (load, seed)]
+            rows += own
+            found.append(compare(own))
+            ratios.append({**key, **found[-1]})
+        shown += over_seeds(load, found)
+    policies = [one for one in SIMULATED_POLICIES if any(line["policy"] == one for line in rows)]
+    figures = medians(rows, policies, arguments.loads)
+    print_table(f"{workload}, {number} programs, identical steps", figures)
+    print_table(f"{workload}: quire over others, median and worst of seeds", shown)
+    title = f"{workload}, {number} programs, {len(arguments.seeds)} seeds"
+    draw(arguments.out / f"autellix-{stem}.png", title, figures, policies)
+    emit(
+        f"autellix/{stem}",
+        arguments.out,
+        num_programs=number,
+        rows=rows,
+        ratios=ratios,
+        medians=figures,
+        over_seeds=shown,
+    )
+
+
+def earlier_rows(path: Path, num_programs: int, played: Sequence[str]) -> list[Row]:
+    """Those of ``path`` of other policies than ``played``."""
+    if not path.exists():
+        raise SystemExit(f"{path} does not exist: run without --keep first")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["num_programs"] != num_programs:
+        raise SystemExit(f"{path} is of {found['num_programs']} programs: run without --keep")
+    here = {"commit": found["commit"]}
+    return [here | one for one in found["rows"] if one["policy"] not in played]
 
 
 if __name__ == "__main__":
