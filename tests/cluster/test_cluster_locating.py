@@ -5,16 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from quire.cluster.requests.locating import Locator
+from quire.core.errors import EngineLost
 
 PATH = "/v1/programs/prog-1"
 
 
 class Node:
-    """Has everything that it is asked for."""
+    """Answers everything that it is asked for with ``status``."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.num_asked = name, 0
+    def __init__(self, name: str, status: int = 200) -> None:
+        self.name, self.status, self.num_asked = name, status, 0
         self.liveness = SimpleNamespace(state="alive", is_alive=True, reason="")
 
     async def ask(self, *asked: object) -> Node:
@@ -22,7 +25,7 @@ class Node:
         return self
 
     async def head(self) -> Any:
-        return SimpleNamespace(status=200)
+        return SimpleNamespace(status=self.status)
 
     def __enter__(self) -> Node:
         return self
@@ -42,3 +45,12 @@ async def test_what_was_found_is_remembered_until_it_is_out_of_date_there() -> N
     assert await locator.find([PATH], []) is nodes[1]
     assert old.num_asked == 1
     assert await locator.find(["/v1/programs/another"], []) is nodes[0]
+
+
+async def test_a_node_that_does_not_answer_the_question_may_have_it() -> None:
+    nodes: Any = [Node("without", 404), Node("loading", 503)]
+    locator = Locator(lambda: nodes)
+    with pytest.raises(EngineLost, match=r"no node that answers has 'prog-1', and loading cannot"):
+        await locator.find([PATH], [])
+    nodes[1].status = 404
+    assert await locator.find([PATH], []) is None

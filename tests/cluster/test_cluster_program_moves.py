@@ -228,7 +228,8 @@ async def test_who_comes_back_behind_a_message_hears_none_twice(nodes: list[Real
         path = f"/v1/programs/{program}/events"
         async with w.http.stream("GET", path) as answer:
             await anext(frames(answer.aiter_lines()))
-        url = f"{w.url.replace('http', 'ws')}/v1/programs/{program}/attach?after=1"
+        # a node takes 1.0 for a number
+        url = f"{w.url.replace('http', 'ws')}/v1/programs/{program}/attach?after=1.0"
         told = [w.http.stream("GET", f"{path}?after=1")]
         told.append(w.http.stream("GET", path, headers={"last-event-id": "1"}))
         async with connect(url, proxy=None) as socket, told[0] as one, told[1] as other:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from router_world import ADMIN_HEADERS, text_of, until, world
@@ -98,6 +99,41 @@ async def test_only_the_admin_key_exchanges_it() -> None:
 async def test_a_change_that_says_too_little_or_too_much_is_refused(change: dict[str, str]) -> None:
     async with world(1) as w:
         assert (await w.put(**change)).status_code == 400
+
+
+TYPED = """
+from dataclasses import dataclass, field
+
+@dataclass
+class Choose:
+    ratio: float
+    most: int | None = None
+    names: list = field(default_factory=list)
+    share: float = 0.5
+
+    async def __call__(self, request, engines):
+        return await engines[0].send(request)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"ratio": 0.5, "most": 3, "names": ["a"], "share": 1}, None),
+        ({"ratio": 1.5}, None),
+        ({}, "missing a required argument: 'ratio'"),
+        ({"ratio": 0.5, "share": "all"}, "option share must be float, not 'all'"),
+    ],
+)
+async def test_options_have_the_types_of_their_defaults(
+    options: dict[str, Any], refusal: str | None
+) -> None:
+    source = StrategySource("Choose", TYPED, options=options)
+    if refusal is None:
+        assert (await load(source)).source == source
+    else:
+        with pytest.raises(InvalidArgument, match=refusal):
+            await load(source)
 
 
 async def test_a_changed_file_is_taken_over_and_a_broken_one_is_not(tmp_path: Path) -> None:

@@ -127,8 +127,8 @@ class Relay:
     # -- what happens to the link ------------------------------------------------------------------
 
     def hold(self, after_bytes: int = 0, *, back: bool = False) -> None:
-        """Keep all bytes back, in both directions, without losing any. ``after_bytes``: the hold
-        begins after this number of further bytes to the target or, with ``back``, to the clients."""
+        """Keep all bytes back, in both directions, without losing any. ``after_bytes``: begin after
+        this number of further bytes to the target or, with ``back``, to the clients."""
         self._hold_way = self._back if back else self._there
         self._hold_at = self._hold_way.num_bytes + after_bytes
         if not after_bytes:

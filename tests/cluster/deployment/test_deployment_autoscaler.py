@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from pretended_keepers import PretendedKeepers, Time, Told
 
 from quire.cluster.deployment.autoscaler import Autoscaler
@@ -116,4 +117,27 @@ def test_a_change_that_is_not_possible_is_told_and_tried_again() -> None:
     scaler.run()
     assert "no room" in told
     assert slept[told.index("no room")] == 30.0
+    assert scaler.state.last == "node from 1 to 3"
+
+
+def test_a_failure_of_another_kind_is_told_and_the_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(requests={"node-0": 20})
+    told: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        cluster.time.sleep(seconds)
+        told.append(scaler.state.last)
+        monkeypatch.undo()
+        if len(nodes(cluster)) == 3:
+            scaler.request_stop()
+
+    def broken(keepers: PretendedKeepers) -> dict[str, ProcessState]:
+        raise KeyError("actor")
+
+    scaler = cluster.autoscaler(sleep)
+    monkeypatch.setattr(PretendedKeepers, "states", broken)
+    scaler.run()
+    assert told[0] == "KeyError: 'actor'"
     assert scaler.state.last == "node from 1 to 3"

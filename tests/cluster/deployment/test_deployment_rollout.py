@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from pretended_keepers import PretendedKeepers, Time, Told
 
 from quire.cluster.deployment.expansion import Expansion, KeyFileContents
+from quire.cluster.deployment.process import ProcessState
 from quire.cluster.deployment.rollout import Rollout, planned_waves
 from quire.cluster.deployment.spec import ClusterSpec, ProcessGroup
 from quire.core.errors import EngineLost, PoolExhausted
@@ -57,6 +59,35 @@ def test_a_change_rolls_through_the_nodes() -> None:
     keepers.done.clear()
     rollout(keepers).up(wanted(argument="b"))
     assert keepers.done == ["stop node-0", "assign node-0", "stop node-1", "assign node-1"]
+
+
+def test_a_node_whose_keeper_does_not_answer_keeps_its_place_at_the_routers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted())
+    looked, states = 0, PretendedKeepers.states
+
+    def silent_once(keepers: PretendedKeepers) -> dict[str, ProcessState]:
+        """At the second look, when the nodes are as they are wanted."""
+        nonlocal looked
+        looked += 1
+        found = states(keepers)
+        if looked == 2:
+            found["node-1"] = msgspec.structs.replace(
+                found["node-1"], phase="unknown", url="http://unknown:0"
+            )
+        return found
+
+    monkeypatch.setattr(PretendedKeepers, "states", silent_once)
+    keepers.done.clear()
+    rollout(keepers).up(wanted())
+    assert looked > 2
+    assert keepers.done == []
+    looked = 0
+    keepers.found["router-0"] = msgspec.structs.replace(keepers.found["router-0"], nodes={})
+    with pytest.raises(EngineLost, match="the keeper of node-1 does not answer"):
+        rollout(keepers).up(wanted())
 
 
 def test_nodes_leave_when_the_router_has_been_told() -> None:

@@ -93,6 +93,10 @@ class Autoscaler:
                 logger.warning("the cluster could not be scaled: %s", exc.message)
                 self._tell(exc.message)
                 self._sleep(_AFTER_FAILURE_S)
+            except Exception as exc:  # Ray's own: the next look finds the cluster as it then is
+                logger.exception("the cluster could not be scaled")
+                self._tell(f"{type(exc).__name__}: {exc}")
+                self._sleep(_AFTER_FAILURE_S)
             else:
                 self._sleep(INTERVAL_S)
 

@@ -101,8 +101,7 @@ class Rollout:
         for wave in node_waves(nodes, self._keepers.states()):
             self._do(wave)
         states = self._keepers.states()
-        urls = {spec.name: states[spec.name].url for spec in nodes}
-        for wave in router_waves(wanted.routers(urls), states):
+        for wave in router_waves(wanted.routers(_urls(nodes, states)), states):
             self._do(wave)
         for wave in leaving_waves(nodes, self._keepers.states()):
             self._do(wave)
@@ -184,6 +183,21 @@ class Rollout:
         if self._shown.get(state.name) != shown:
             self._shown[state.name] = shown
             self._listener.changed(state)
+
+
+def _urls(nodes: Sequence[ProcessSpec], states: Mapping[str, ProcessState]) -> dict[str, str]:
+    """Return the URL of each node by its name: of a node whose keeper does not answer now, the one
+    that the routers use.
+
+    Raises:
+        EngineLost: no router knows such a node.
+    """
+    found = {name: url for state in states.values() for name, url in state.nodes.items()}
+    found |= {name: state.url for name, state in states.items() if state.phase != "unknown"}
+    for spec in nodes:
+        if spec.name not in found:
+            raise EngineLost(f"the keeper of {spec.name} does not answer: run 'quire up' again")
+    return {spec.name: found[spec.name] for spec in nodes}
 
 
 def planned_waves(wanted: Expansion, states: Mapping[str, ProcessState]) -> list[Wave]:

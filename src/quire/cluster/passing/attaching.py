@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Literal
 from urllib.parse import parse_qs
 
+from pydantic import TypeAdapter
 from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -37,6 +38,8 @@ from quire.server.routes.attach import (
 from quire.server.security import refuse
 
 logger = logging.getLogger(__name__)
+
+_NUMBER = TypeAdapter(int)
 
 _MAX_FRAME_BYTES = 2 << 20
 _OPEN_TIMEOUT_S = 10.0
@@ -77,7 +80,8 @@ class Attachments:
         await receive()  # the handshake
         await send({"type": "websocket.accept", "headers": []})
         after = parse_qs(scope["query_string"].decode("latin-1")).get("after", ["0"])[-1]
-        attachment = _Attachment(client, receive, send, self._config.write_timeout_s, int(after))
+        last = _NUMBER.validate_strings(after)  # as the node has read it
+        attachment = _Attachment(client, receive, send, self._config.write_timeout_s, last)
         try:
             while left := await attachment.run():
                 before, name = name, _new_name()

@@ -94,4 +94,6 @@ class Locator:
                     head = await exchange.head()
                     if head.status == 200:
                         return True
+                    if head.status >= 500:  # while it loads, for example: it does not say
+                        raise EngineLost(f"node {node.name} answers {head.status}")
         return False

@@ -216,14 +216,22 @@ def _instance(source: StrategySource, found: type) -> Any:
         for option in dataclasses.fields(found):
             if not option.init:
                 continue
-            value = source.options.get(option.name, option.default)
-            wanted = type(option.default)
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise InvalidArgument(
-                    f"strategy {source.label}: option {option.name} must be {wanted.__name__}, not "
-                    f"{value!r}"
-                )
+            if option.name in source.options:
+                _check_option(source, option, source.options[option.name])
     return found(**source.options)
+
+
+def _check_option(source: StrategySource, option: dataclasses.Field[Any], value: Any) -> None:
+    """Check that ``value`` has the type of the option's default. A default that is no number,
+    text or truth value says nothing about the others, and a required option has none."""
+    wanted = type(option.default)
+    if wanted not in (bool, int, float, str):
+        return
+    if type(value) is not wanted and not (wanted is float and type(value) is int):
+        raise InvalidArgument(
+            f"strategy {source.label}: option {option.name} must be {wanted.__name__}, not "
+            f"{value!r}"
+        )
 
 
 def _refusal(source: StrategySource, error: BaseException) -> InvalidArgument:

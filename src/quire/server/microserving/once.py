@@ -19,6 +19,8 @@ MAX_REMEMBERED = 4096
 T = TypeVar("T")
 
 _Key = tuple[TenantId, str, str]
+_Request = tuple[bytes, asyncio.Task[Any]]
+"""What was asked, and the work."""
 
 
 class OnceByRequest:
@@ -27,7 +29,8 @@ class OnceByRequest:
     may be tried again."""
 
     def __init__(self) -> None:
-        self._done: OrderedDict[_Key, tuple[bytes, asyncio.Task[Any]]] = OrderedDict()
+        self._running: dict[_Key, _Request] = {}
+        self._answered: OrderedDict[_Key, _Request] = OrderedDict()
 
     async def do(
         self,
@@ -47,7 +50,7 @@ class OnceByRequest:
         if request_id is None:
             return await work()
         key = (tenant, route, request_id)
-        known = self._done.get(key)
+        known = self._running.get(key) or self._answered.get(key)
         if known is not None and known[0] != asked:
             raise AlreadyExists(
                 f"request_id {request_id!r} was used for another request: choose a new one",
@@ -55,7 +58,7 @@ class OnceByRequest:
             )
         if known is None:
             task = asyncio.create_task(work())
-            self._done[key] = asked, task
+            self._running[key] = asked, task
             task.add_done_callback(lambda ended: self._ended(key, ended))
         else:
             task = known[1]
@@ -63,9 +66,11 @@ class OnceByRequest:
 
     def _ended(self, key: _Key, task: asyncio.Task[Any]) -> None:
         if task.cancelled() or task.exception() is not None:
-            self._done.pop(key, None)
-        while len(self._done) > MAX_REMEMBERED:
-            self._done.popitem(last=False)
+            del self._running[key]
+            return
+        self._answered[key] = self._running.pop(key)
+        if len(self._answered) > MAX_REMEMBERED:
+            self._answered.popitem(last=False)
 
 
 async def _result(task: Awaitable[T]) -> T:

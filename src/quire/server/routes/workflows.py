@@ -138,7 +138,8 @@ def _check_engines(node: Node, query: Query, tenant: TenantId) -> None:
     engine."""
     for engine in query.app.used_engines:
         if engine.kind in ENCODER_KINDS:
-            assert node.encoder(engine.config.get("model"), ENCODER_KINDS[engine.kind]).info
+            encoder = node.encoder(engine.config.get("model"), ENCODER_KINDS[engine.kind])
+            _ = encoder.info  # raises unless it is loaded
         elif engine.kind == "llm":
             node.model(engine.config.get("model"))
         elif engine.kind == "search":
