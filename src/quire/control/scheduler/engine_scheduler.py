@@ -337,8 +337,8 @@ class EngineScheduler:
         error = PoolExhausted(
             f"command {entry.id} finds no block: {pool.num_free} of {pool.num_blocks} are free, "
             f"{pool.num_host_free} of {pool.num_host_blocks} on the host, {pool.num_disk_free} of "
-            f"{pool.num_disk_blocks} on disk, and nobody can give any up: free pages, retry later, "
-            "or raise kv_cache_bytes, host_cache_bytes or disk_cache_bytes",
+            f"{pool.num_disk_blocks} on disk, and no program can yield any: free pages, retry "
+            "later, or raise kv_cache_bytes, host_cache_bytes or disk_cache_bytes",
             num_free=pool.num_free,
             num_blocks=pool.num_blocks,
         )

@@ -127,7 +127,7 @@ class ExchangeScheduler:
             return
         raise PoolExhausted(
             f"a lease of {num_new} blocks on engine {self._engine.id}: {memory.num_available} of "
-            f"{memory.device.size} are free or cached, and nobody can give any up: retry later, "
+            f"{memory.device.size} are free or cached, and no program can yield any: retry later, "
             "or choose another engine",
             num_free=memory.num_available,
             num_blocks=memory.device.size,
@@ -211,13 +211,13 @@ class ExchangeScheduler:
     # -- results ---------------------------------------------------------------------------------
 
     def read(self, entry: Entry) -> bool:
-        """Note that the message that carries ``entry`` has run; return whether the engine did it
-        all."""
+        """Note that the message that carries ``entry`` has run; return False if the command is no
+        longer wanted."""
         run = entry.run
         is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
         if not is_wanted:
             if isinstance(run, OpeningRun) and self._leases.get(run.lease.name.number) is not None:
-                self.close(run.lease, "was closed: whoever opened it has gone")
+                self.close(run.lease, "was closed: its program has ended or cancelled it")
             return False
         if isinstance(run, OpeningRun):
             self._flow.finish(entry, run.reply)
