@@ -161,6 +161,17 @@ def test_a_renewed_lease_lives_on() -> None:
     assert receiver.statistics.num_leases == 0
 
 
+def test_a_lease_that_is_renewed_again_and_again_takes_no_more_memory() -> None:
+    """Long and short in turn: no expiry of the long ones is ever the next."""
+    _, receiver = pair()
+    lease = receiver.lease(PROMPT, ttl_s=5.0)
+    for ttl_s in [60.0, 5.0] * 200:
+        receiver.do(1, receiver.renew(lease.lease, ttl_s))
+    leases = receiver.harness.controller._host.leases
+    assert len(leases._expiries) < 80
+    assert leases.next_expiry_s() == 5.0
+
+
 @pytest.mark.parametrize("state", ["waiting", "partly", "complete"])
 def test_a_lease_is_cancelled_in_every_state(state: str) -> None:
     sender, receiver = pair()

