@@ -100,7 +100,7 @@ async def test_the_least_used_node_takes_it_and_who_asks_waits_until_it_has_it()
     await w.locator.asked.wait()  # the node has it, and has not told so
     assert not finding.done()
     w.locator.node = idle.node
-    assert await asyncio.wait_for(finding, 10) is idle.node
+    assert await asyncio.wait_for(finding, 100) is idle.node
 
 
 async def test_a_node_that_has_it_already_has_taken_it() -> None:
@@ -164,4 +164,4 @@ async def test_what_nobody_has_is_not_waited_for() -> None:
     w = World()
     w.reader.orphans.clear()
     with pytest.raises(EngineLost, match="cannot be asked"):
-        await asyncio.wait_for(w.rescue.find(LOOKUPS, []), 10)
+        await asyncio.wait_for(w.rescue.find(LOOKUPS, []), 100)

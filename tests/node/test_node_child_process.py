@@ -193,10 +193,10 @@ async def test_what_the_node_itself_was_stopped_for_is_no_silence() -> None:
                 await asyncio.sleep(0)
 
     await answers()  # it runs
-    child.frozen_after_s = 0.5
+    child.frozen_after_s = 3.0
     while not child.silent_s():  # noqa: ASYNC110
         await asyncio.sleep(0)
-    time.sleep(1.0)  # noqa: ASYNC251 - the loop stands still, as under SIGSTOP
+    time.sleep(3.5)  # noqa: ASYNC251 - the loop stands still, as under SIGSTOP
     for _ in range(2):
         await answers()
     assert not ended.done()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from fake_node import TENANT
 
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.ids import EngineId, ModelId
+from quire.core.ids import ModelId
 from quire.node import Node
 from quire.programs.api import Api, KvPage, Model, Queue
 
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.e2e
 PROMPT = tuple(range(5, 45))
 LAST = 50
 NUM_TOKENS = 6
-OTHER = EngineId("b#0")
 
 Said = tuple[list[int], list[float]]
 
@@ -54,45 +54,50 @@ async def go_on(api: Api, queue: Queue, pages: list[KvPage]) -> Said:
     return tokens, [one.logprob for chunk in chunks for one in chunk.logprobs or ()]
 
 
-async def bring(api: Api, hides: bool) -> AsyncGenerator[tuple[Said, Said], None]:
-    """Compute and export on engine a, import on b; what both say then."""
-    here, there = queue_on(api, "a"), queue_on(api, "b")
+async def bring(api: Api, asked: tuple[str, bool]) -> AsyncGenerator[tuple[Said, Said], None]:
+    """Compute and export on engine a, import on the other; what both say then."""
+    other, hides = asked
+    here, there = queue_on(api, "a"), queue_on(api, other)
     pages = api.alloc_kvpage(here, -(-len(PROMPT) // here.page_size))
     await api.decode(here, [], PROMPT, pages, position=0, stop=StopSpec(0))
     if hides:
         api.mask_kvpage(here, pages[1], [slot % 3 == 0 for slot in range(here.page_size)])
-    await api.export_kvpage(here, pages, f"prompt {hides}")
-    brought = await api.import_kvpage(there, f"prompt {hides}")
+    await api.export_kvpage(here, pages, f"prompt {other} {hides}")
+    brought = await api.import_kvpage(there, f"prompt {other} {hides}")
     assert sum(page.fill or 0 for page in brought) == len(PROMPT)
     yield await go_on(api, here, pages), await go_on(api, there, brought)
 
 
-@pytest.mark.parametrize("other", [{}, {"page_size": 64}, {"backend": "torch", "page_size": 1}])
-async def test_k_and_v_come_from_the_other_process(
-    model_directory: Path, other: dict[str, Any]
-) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(model_directory: Path) -> AsyncIterator[Node]:
     node = Node(
         NodeConfig(
             engines=(
                 config(model_directory, "a", page_size=16),
-                config(model_directory, "b", **{"page_size": 16, **other}),
+                config(model_directory, "same", page_size=16),
+                config(model_directory, "large", page_size=64),
+                config(model_directory, "torch", backend="torch", page_size=1),
             )
         )
     )
     await node.start()
-    try:
-        said = []
-        for hides in (False, True):
-            call = node.session(TENANT, f"s{hides}").call(bring, hides)
-            async for here, there in call:
-                assert here[0] == there[0]
-                assert there[1] == pytest.approx(here[1], abs=1e-4)
-                assert len(here[1]) == NUM_TOKENS
-                said.append(here[1])
-            await call.wait_closed()
-        assert said[0] != pytest.approx(said[1], abs=1e-3), "hidden slots make a difference"
-        (there,) = [one for one in node.statistics().controller.engines if one.engine == OTHER]
-        assert there.num_tokens <= 2 * (NUM_TOKENS + 1), "nothing of the prompts is computed"
-        assert node.statistics().controller.num_leases == 0
-    finally:
-        await node.stop()
+    yield node
+    await node.stop()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("other", ["same", "large", "torch"])
+async def test_k_and_v_come_from_the_other_process(node: Node, other: str) -> None:
+    said = []
+    for hides in (False, True):
+        call = node.session(TENANT, f"{other} {hides}").call(bring, (other, hides))
+        async for here, there in call:
+            assert here[0] == there[0]
+            assert there[1] == pytest.approx(here[1], abs=1e-4)
+            assert len(here[1]) == NUM_TOKENS
+            said.append(here[1])
+        await call.wait_closed()
+    assert said[0] != pytest.approx(said[1], abs=1e-3), "hidden slots make a difference"
+    (there,) = [one for one in node.statistics().controller.engines if one.engine == f"{other}#0"]
+    assert there.num_tokens <= 2 * (NUM_TOKENS + 1), "nothing of the prompts is computed"
+    assert node.statistics().controller.num_leases == 0

@@ -19,16 +19,20 @@ from quire.node import Node, ProgramHandle
 from quire.programs.inferlet import inferlet
 from quire.programs.sdk import Context
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(400),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 TENANT = TenantId("default")
-SLOW = json.dumps(
-    {
-        "type": "array",
-        "prefixItems": [{"type": "integer", "multipleOf": 1009 + i} for i in range(500)],
-    }
-)
-"""Would be compiled for ten seconds."""
+
+
+def slow(first: int) -> str:
+    """A schema that would be compiled for ten seconds."""
+    items = [{"type": "integer", "multipleOf": first + i} for i in range(500)]
+    return json.dumps({"type": "array", "prefixItems": items})
+
 
 _RULES = (
     f"r{i}: " + " | ".join(f"r{j}" for j in range(i + 1, min(i + 40, 398))) for i in range(397)
@@ -46,7 +50,7 @@ async def main(api):
     async with Context(api) as context:
         context.fill("hello")
         try:
-            async for _ in context.generate(max_tokens=4, grammar=json_schema({SLOW!r})):
+            async for _ in context.generate(max_tokens=4, grammar=json_schema({slow(2003)!r})):
                 pass
         except GrammarError as exc:
             return str(exc)
@@ -71,7 +75,7 @@ async def hostile(api: Any, kind: str, source: str) -> str:
         return "".join([text async for text in context.generate(max_tokens=80, grammar=grammar)])
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node() -> AsyncIterator[Node]:
     node = Node(NodeConfig(engines=(EngineConfig(source="quire-mini", name=ModelId("mini")),)))
     await node.start()
@@ -96,7 +100,7 @@ async def goes_on(node: Node, attack: Callable[[], ProgramHandle]) -> str:
 
 
 async def test_a_program_is_refused_what_takes_too_much(node: Node) -> None:
-    args = ("json_schema", SLOW)
+    args = ("json_schema", slow(1009))
     said = await goes_on(node, lambda: node.launch(hostile, args, tenant=TENANT))
     assert "more than 0.25 s of processor time to compile" in said
 

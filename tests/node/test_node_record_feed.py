@@ -151,7 +151,7 @@ async def test_a_reader_that_is_gone_is_waited_for_no_longer(
     record = Record("a")
     feed.add(record)
     await Reader(feed).read()
-    await asyncio.wait_for(feed.kept(record), 10)
+    await asyncio.wait_for(feed.kept(record), 100)
     assert "program a goes on" in caplog.text
 
 
@@ -236,11 +236,11 @@ async def test_a_question_waits_for_news(clock: Clock) -> None:
     await asyncio.sleep(0)
     record.news.append(b"more")
     await waiting(feed, record)
-    assert await asyncio.wait_for(asking, 10) == {"a": b"more"}
+    assert await asyncio.wait_for(asking, 100) == {"a": b"more"}
     asking = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
     feed.end(record, may_be_lost=False)
-    await asyncio.wait_for(asking, 10)
+    await asyncio.wait_for(asking, 100)
     assert reader.last.ended == [EndedRecord("a", may_be_lost=False)]
 
 
@@ -256,8 +256,8 @@ async def test_who_asks_again_does_not_wait_for_its_earlier_question(clock: Cloc
     feed.add(record)
     await waiting(feed, record)
     with pytest.raises(AlreadyExists, match="asked again"):
-        await asyncio.wait_for(first, 10)
-    assert await asyncio.wait_for(second, 10) == {"a": b"begin"}
+        await asyncio.wait_for(first, 100)
+    assert await asyncio.wait_for(second, 100) == {"a": b"begin"}
 
 
 async def test_after_a_reader_that_has_left_another_one_may_follow_at_once(

@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import textwrap
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from fake_node import TENANT, StartNode
 from sandbox_node import needs_sandbox
 from web_stub import WebStub
@@ -23,6 +25,7 @@ from quire.programs.runtime.native import NativeConfig
 from quire.programs.services.network import NetworkPolicy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+on_the_nodes_loop = pytest.mark.asyncio(loop_scope="module")
 
 STEPS = 6
 BY_HAND = '''
@@ -182,18 +185,34 @@ def native(folder: Path, source: str) -> Inferlet:
     return load_inferlet(path)
 
 
-async def started(start_node: StartNode, model: Path, **settings: Any) -> Node:
-    config = EngineConfig(
+def config(model: Path, **settings: Any) -> NodeConfig:
+    engine = EngineConfig(
         source=str(model), name=ModelId("tiny"), dtype="float32", device="cpu",
         kv_cache_bytes=1 << 20, host_cache_bytes=1 << 20, num_threads=1,
     )  # fmt: skip
-    return await start_node(
-        NodeConfig(engines=(config,), **settings),
-        transport_factory=None,
-        model_files=read_model_files,
-        restart_limits=RestartLimits(first_pause_s=0.0),
-        native=NativeConfig(network=NetworkPolicy(allow_private=True)),
-    )
+    return NodeConfig(engines=(engine,), **settings)
+
+
+OPTIONS: dict[str, Any] = {
+    "model_files": read_model_files,
+    "restart_limits": RestartLimits(max_losses=100, first_pause_s=0.0, max_pause_s=0.0),
+    "native": NativeConfig(network=NetworkPolicy(allow_private=True)),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(model_directory: Path) -> AsyncIterator[Node]:
+    """Its engine is killed by every test that has it."""
+    node = Node(config(model_directory), debug=True, **OPTIONS)
+    await node.start()
+    yield node
+    await node.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def node(shared: Node) -> Node:
+    await shared.wait_health(lambda health: health.ready)
+    return shared
 
 
 def kill_engine(node: Node) -> None:
@@ -226,11 +245,11 @@ async def check_resumed(node: Node, program: Any, web: WebStub) -> None:
     assert "the program is resumed" in "".join(line.text for line in handle.logs())
 
 
+@on_the_nodes_loop
 async def test_a_program_is_resumed_with_its_tokens_and_messages(
-    start_node: StartNode, model_directory: Path, tmp_path: Path, web: WebStub
+    node: Node, tmp_path: Path, web: WebStub
 ) -> None:
     """Its page is masked, so nobody else can compute it anew; its tokens were drawn at random."""
-    node = await started(start_node, model_directory)
     source = BY_HAND.replace("RESTARTABLE", "True").replace("STEPS", str(STEPS))
     await check_resumed(node, native(tmp_path, source), web)
 
@@ -240,15 +259,16 @@ async def test_a_guest_is_resumed(
     start_node: StartNode, model_directory: Path, sandbox_cache: Path, web: WebStub
 ) -> None:
     sandbox = SandboxConfig(cache_dir=sandbox_cache, num_warm=0, allow_private_hosts=True)
-    node = await started(start_node, model_directory, sandbox=sandbox)
+    settings = config(model_directory, sandbox=sandbox)
+    node = await start_node(settings, transport_factory=None, **OPTIONS)
     source = BY_HAND.replace("RESTARTABLE", "True").replace("STEPS", str(STEPS))
     await check_resumed(node, await node.inspect(source.encode()), web)
 
 
+@on_the_nodes_loop
 async def test_one_that_is_not_restartable_is_told(
-    start_node: StartNode, model_directory: Path, tmp_path: Path, web: WebStub
+    node: Node, tmp_path: Path, web: WebStub
 ) -> None:
-    node = await started(start_node, model_directory)
     source = BY_HAND.replace("RESTARTABLE", "False").replace("STEPS", str(STEPS))
     handle = node.launch(native(tmp_path, source), [web.url("/json")], tenant=TENANT)
     assert len(await drive(node, handle, kill_at=3)) == 3
@@ -257,10 +277,8 @@ async def test_one_that_is_not_restartable_is_told(
         await handle.result()
 
 
-async def test_a_decode_under_way_goes_on(
-    start_node: StartNode, model_directory: Path, tmp_path: Path
-) -> None:
-    node = await started(start_node, model_directory)
+@on_the_nodes_loop
+async def test_a_decode_under_way_goes_on(node: Node, tmp_path: Path) -> None:
     program = native(tmp_path, STREAMED)
     whole = await node.launch(program, tenant=TENANT).result()
     handle = node.launch(program, tenant=TENANT)
@@ -272,11 +290,9 @@ async def test_a_decode_under_way_goes_on(
     assert await handle.result() == whole
 
 
-async def test_what_a_program_has_closed_again_does_not_end_it(
-    start_node: StartNode, model_directory: Path, tmp_path: Path
-) -> None:
+@on_the_nodes_loop
+async def test_what_a_program_has_closed_again_does_not_end_it(node: Node, tmp_path: Path) -> None:
     """It knows the answers, and closes what is done once more before that has ended."""
-    node = await started(start_node, model_directory)
     handle = node.launch(native(tmp_path, CLOSED), tenant=TENANT)
     assert await asyncio.wait_for(drive(node, handle, kill_at=1), 60) == ["ready"]
     assert "the program is resumed" in "".join(line.text for line in handle.logs())
@@ -285,12 +301,10 @@ async def test_what_a_program_has_closed_again_does_not_end_it(
     assert await handle.result() == await undisturbed.result()
 
 
-async def test_programs_that_fork_survive_engine_after_engine(
-    start_node: StartNode, model_directory: Path, tmp_path: Path
-) -> None:
+@on_the_nodes_loop
+async def test_programs_that_fork_survive_engine_after_engine(node: Node, tmp_path: Path) -> None:
     """While each is in another round, with pages that it has filled on one queue and copied on
     others."""
-    node = await started(start_node, model_directory)
     program = native(tmp_path, FORKING)
 
     def launched() -> list[ProgramHandle]:
@@ -308,33 +322,30 @@ async def test_programs_that_fork_survive_engine_after_engine(
     assert any(again), "it has begun again"
 
 
-async def test_one_that_does_not_repeat_itself_is_ended(
-    start_node: StartNode, model_directory: Path, tmp_path: Path
-) -> None:
-    node = await started(start_node, model_directory)
+@on_the_nodes_loop
+async def test_one_that_does_not_repeat_itself_is_ended(node: Node, tmp_path: Path) -> None:
     handle = node.launch(native(tmp_path, FORGETFUL), tenant=TENANT)
     await asyncio.wait_for(drive(node, handle, kill_at=1), 60)
     with pytest.raises(ProgramTerminated, match="did not repeat itself"):
         await handle.result()
 
 
+@on_the_nodes_loop
 async def test_the_children_of_a_program_live_on_while_it_begins_again(
-    start_node: StartNode, model_directory: Path, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    node = await started(start_node, model_directory)
+    num_before = len(node.programs(TENANT))
     handle = node.launch(native(tmp_path, PARENT), tenant=TENANT)
     number = handle.program
     (child,) = await drive(node, handle, kill_at=1)
     assert await handle.result() == ["child is here", "from the parent"]
     assert handle.program != number, "it has begun again"
     assert await node.program(child, TENANT).result() == "from the parent"
-    assert len(node.programs(TENANT)) == 2, "no child was launched twice"
+    assert len(node.programs(TENANT)) == num_before + 2, "no child was launched twice"
 
 
-async def test_children_end_with_a_program_that_has_begun_again(
-    start_node: StartNode, model_directory: Path, tmp_path: Path
-) -> None:
-    node = await started(start_node, model_directory)
+@on_the_nodes_loop
+async def test_children_end_with_a_program_that_has_begun_again(node: Node, tmp_path: Path) -> None:
     source = PARENT.replace("await launched.send(", "return await api.receive() and (")
     handle = node.launch(native(tmp_path, source), tenant=TENANT)
     number = handle.program

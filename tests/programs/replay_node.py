@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import pytest
 from programs_node import level, node_of
 
 from quire.core.errors import ErrorRecord, ProgramCancelled
@@ -15,6 +17,8 @@ from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.testing import FakeEngine, LocalNode
+
+T = TypeVar("T")
 
 _ENGINE = EngineId("fake")
 _SLOW_TURNS = 60
@@ -78,6 +82,17 @@ async def lose_engine(node: LocalNode) -> None:
     node.hold = True
     await turns(_SLOW_TURNS)
     node.hold = False
+
+
+def threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program does in a thread is done in the next turn of the loop: otherwise how many
+    turns there are would depend on how busy the machine is."""
+
+    async def to_thread(function: Callable[..., T], *args: Any, **keywords: Any) -> T:
+        await asyncio.sleep(0)
+        return function(*args, **keywords)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
 
 
 async def turns(num: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from library_args import LIBRARY_ARGS
 from programs_node import node_of, node_saying
-from replay_node import Restartable, lose_engine, turns
+from replay_node import Restartable, lose_engine, threads_at_once, turns
 
 from quire.programs.library import LIBRARY
 from quire.testing import LocalNode
@@ -130,7 +130,10 @@ def compared(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_its_answer_is_the_same_wherever_its_engine_is_lost(name: str) -> None:
+async def test_its_answer_is_the_same_wherever_its_engine_is_lost(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads_at_once(monkeypatch)  # of tools
     expected, num = await undisturbed(name)
     num_again = 0
     for place in sorted({1 + num * at // NUM_PLACES for at in range(NUM_PLACES)}):

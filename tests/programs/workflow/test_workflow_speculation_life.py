@@ -250,11 +250,9 @@ async def test_a_condition_in_a_growth_is_supposed_too() -> None:
     async with scripted_node(answering, page_size=4) as local:
         log = StepLog()
         running = launched(local, app, log)
-        for _ in range(50):  # the growth's graph is built in a thread
-            await asyncio.sleep(0.01)
+        while not any(row.num_generated_tokens for row in local.controller.processes()):
+            await asyncio.sleep(0.001)  # the growth's graph is built in a thread
             await until_idle(local)
-            if any(row.num_generated_tokens for row in local.controller.processes()):
-                break
         gate.opened.set()
         assert await running.result() == {"answer": WORDS}
     assert log.speculation.num_kept == 2
