@@ -22,8 +22,9 @@ URGENT_SHARE = 0.5
 """From this share of the time between a program's start and its deadline on, its calls are due for
 promotion. What is left of its work is known too badly to wait for longer."""
 
-LEVELS_PER_OCTAVE = 2
-"""Programs that differ by less than a factor of 1.4 in what their ends cost are equals."""
+LEVELS_PER_OCTAVE = 4
+"""Of ranks, which are roots: programs that generate as much and differ by less than a factor of 1.4
+in what their ends cost are equals."""
 
 MAX_EMPTY = 1024
 """Families whose root lives and none of whose other programs does. They are kept, because the root
@@ -91,10 +92,10 @@ class _Call(RankedCall):
 
 
 class LeastLeft:
-    """A call's level is the logarithm of the tokens that its program's end costs (``remaining``),
-    in half octaves. Within a level the oldest program goes first, so that equals are not served in
-    turns. A call whose program has waited too long is promoted, as under ``plas``, and so is one
-    whose program's deadline comes near, until it has passed."""
+    """A call's level is the logarithm of what its program's end costs and is worth (``remaining``),
+    in quarters of an octave. Within a level the oldest program goes first, so that equals are not
+    served in turns. A call whose program has waited too long is promoted, as under ``plas``, and so
+    is one whose program's deadline comes near, until it has passed."""
 
     def __init__(self, config: LevelsConfig) -> None:
         self._promotions = Promotions(config.beta, config.promoted_share)
