@@ -6,10 +6,13 @@ from math import e, log, log2
 
 import pytest
 
+from quire.control.policies import LeastLeft
 from quire.control.policies.prompt_weight import MEMORY, MIN_PROGRAMS, PromptWeight
 from quire.control.policies.remaining import KindOfProgram
 from quire.control.policies.tails import cost_beyond
 from quire.core.policy import ServiceFigures
+from quire.core.scheduler_config import LevelsConfig
+from quire.testing.conformance.policy import ready
 
 PROGRAMS = [(400, 300), (100, 500), (900, 250), (300, 100)] * (MIN_PROGRAMS // 4)
 """Tokens of prompts and answers."""
@@ -44,11 +47,13 @@ def test_a_token_is_a_token_until_enough_is_known() -> None:
     assert weight.value == pytest.approx(0.0, abs=1e-9)
 
 
-def test_programs_that_are_all_alike_tell_nothing() -> None:
-    """Any weight would explain them."""
+@pytest.mark.parametrize("difference", [0.0, 0.001])
+def test_programs_that_are_all_alike_tell_nothing(difference: float) -> None:
+    """Any weight would explain them, and what differs by a thousandth is noise."""
     weight = PromptWeight()
     for scale in range(1, 40):
-        weight.learn(100 * scale, 50 * scale, 1.5 * scale)
+        num_generated = 50 * scale * (1 + difference * (-1) ** scale)
+        weight.learn(100 * scale, num_generated, 0.01 * num_generated)
     assert weight.value == 1.0
 
 
@@ -143,6 +148,29 @@ def test_a_long_prompt_is_no_progress_where_prompts_cost_little() -> None:
         life = kind.begin(ServiceFigures(service_tokens=num_prompt + 100, generated_tokens=100))
         ranks.append(kind.rank(life.progress(kind.prompt_weight)))
     assert ranks[0] == ranks[1]
+
+
+def test_a_program_with_a_short_prompt_is_not_behind_one_with_a_long_one() -> None:
+    """Of a kind whose prompts cost nothing; both have generated as much."""
+    made = LeastLeft(LevelsConfig(beta=None))
+    for number, (num_prompt, num_generated) in enumerate(PROGRAMS * 8):
+        command = ready(1, program=100 + number, family_figures=ServiceFigures())
+        made.on_arrival(command, 0.0)
+        figures = command.family_figures
+        figures.service_tokens = num_prompt + num_generated
+        figures.generated_tokens, figures.service_s = num_generated, 0.01 * num_generated
+        made.on_served(command, num_prompt + num_generated, 1.0, 1.0)
+        made.on_ended(command, 1.0)
+        made.on_program_ended(command.program, 1.0)
+    levels = []
+    for program, num_prompt in ((1, 100), (2, 900)):
+        figures = ServiceFigures(service_tokens=num_prompt + 100, generated_tokens=100)
+        command = ready(1, program=program, family_figures=figures)
+        made.on_arrival(command, 2.0)
+        figures.service_tokens += num_prompt
+        made.on_served(command, num_prompt, 0.1, 3.0)
+        levels.append(made.key(command)[0])
+    assert levels[0] == levels[1]
 
 
 def test_where_prompts_cost_as_much_they_are_progress() -> None:

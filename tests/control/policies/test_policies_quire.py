@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from math import log2
+from math import floor, log2
 
 import pytest
 from gantt import run
 
 from quire.control.policies import FirstComeFirstServed, LeastLeft, ProgramAttainedService
 from quire.control.policies.lifetimes import FEWEST
-from quire.control.policies.quire import IDLE_S, MAX_EMPTY, TURN_TOKENS
+from quire.control.policies.quire import IDLE_S, LEVELS_PER_OCTAVE, MAX_EMPTY, TURN_TOKENS
 from quire.control.policies.remaining import (
     MAX_KINDS,
     MIN_SAMPLES,
     SHORTEST,
+    UNKNOWN,
     KindOfProgram,
     Kinds,
     gittins_index,
@@ -23,6 +24,9 @@ from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
 from quire.testing.conformance.policy import ready
+
+FAR = floor(LEVELS_PER_OCTAVE * log2(100_000))
+"""The level of a program of an unknown kind that was served 100,000 tokens, less 1."""
 
 
 def end_one(kind: KindOfProgram, total: float) -> None:
@@ -216,13 +220,13 @@ def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
     new = call(1, 1)
     new.kind = "new"
     made.on_arrival(new, 0.0)
-    assert level(made, new) == 1 + 2 * 14
+    assert level(made, new) == 1 + LEVELS_PER_OCTAVE * 14
     for number in range(MIN_SAMPLES):
         finish(made, 100 + number, 300, kind="known")
     other = call(1, 2)
     other.kind = "another"
     made.on_arrival(other, 0.0)
-    assert level(made, other) == 1 + 2 * 8
+    assert level(made, other) == 1 + LEVELS_PER_OCTAVE * 8
 
 
 def test_equals_of_a_level_are_served_by_age_and_not_in_turns() -> None:
@@ -262,11 +266,11 @@ def test_a_program_that_was_idle_for_long_begins_anew() -> None:
     made.on_ended(first, 10.0)
     soon = call(2, 1, family_figures=figures)
     made.on_arrival(soon, 10.0 + IDLE_S)
-    assert level(made, soon) == 1 + 33
+    assert level(made, soon) == 1 + FAR
     made.on_ended(soon, 20.0)
     late = call(3, 1, family_figures=figures)
     made.on_arrival(late, 10.1 + IDLE_S)
-    assert level(made, late) == 1 + 2 * 14, "of its kind nothing is known"
+    assert level(made, late) == 1 + LEVELS_PER_OCTAVE * 14, "of its kind nothing is known"
 
 
 def test_launching_others_earns_no_fresh_rank() -> None:
@@ -282,7 +286,8 @@ def test_launching_others_earns_no_fresh_rank() -> None:
         serve(made, command, 40_000, float(child))
         made.on_ended(command, float(child))
         made.on_program_ended(ProgramId(child), float(child))
-    assert levels == [29, 31, 33, 34]
+    assert levels == [1 + floor(LEVELS_PER_OCTAVE * log2(max(served, UNKNOWN)))
+                      for served in (0, 40_000, 80_000, 120_000)]  # fmt: skip
     made.on_program_ended(ProgramId(1), 9.0)
     assert not made._families
     assert not made._empty
@@ -354,7 +359,7 @@ def test_a_call_is_promoted_when_half_of_its_programs_time_is_over(beta: float |
         made.on_arrival(one, 0.0)
     assert made.on_time(49.9) == []
     assert made.on_time(50.0) == [urgent]
-    assert (level(made, urgent), level(made, other)) == (0, 1 + 33)
+    assert (level(made, urgent), level(made, other)) == (0, 1 + FAR)
     serve(made, urgent, TURN_TOKENS, 51.0)
     assert level(made, urgent) > 0, "it has had its turn"
     assert made.on_time(51.0) == [urgent], "and is due again at once"
@@ -365,7 +370,7 @@ def test_behind_its_deadline_a_call_is_not_promoted_for_it() -> None:
     late = with_deadline(1, 1, 100.0)
     made.on_arrival(late, 0.0)
     assert made.on_time(100.0) == []
-    assert level(made, late) == 1 + 33
+    assert level(made, late) == 1 + FAR
 
 
 def test_calls_with_deadlines_share_the_places_of_the_promoted() -> None:

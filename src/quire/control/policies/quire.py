@@ -22,8 +22,9 @@ URGENT_SHARE = 0.5
 """From this share of the time between a program's start and its deadline on, its calls are due for
 promotion. The rest of its work is estimated too roughly to wait for longer."""
 
-LEVELS_PER_OCTAVE = 2
-"""Programs whose ends differ in cost by less than a factor of 1.4 are equals."""
+LEVELS_PER_OCTAVE = 4
+"""Levels per octave of ranks, which are square roots: programs that generate as much and whose ends
+differ in cost by less than a factor of 1.4 are equals."""
 
 MAX_EMPTY = 1024
 """The number of families kept whose root lives and which have no other living program: the root may
@@ -91,10 +92,10 @@ class _Call(RankedCall):
 
 
 class LeastLeft:
-    """A call's level is the logarithm of the tokens that its program's end costs (``remaining``),
-    in half octaves. Within a level the oldest program goes first, so that equals are not served in
-    turns. A call is promoted when its program has waited too long, as under ``plas``, or when its
-    program's deadline is near and has not passed."""
+    """A call's level is the logarithm of its program's rank (``remaining``), in quarters of an
+    octave. Within a level the oldest program goes first, so that equals are not served in turns. A
+    call is promoted when its program has waited too long, as under ``plas``, or when its program's
+    deadline is near and has not passed."""
 
     def __init__(self, config: LevelsConfig) -> None:
         self._promotions = Promotions(config.beta, config.promoted_share)
