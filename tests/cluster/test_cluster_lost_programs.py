@@ -44,6 +44,38 @@ async def recites(api):  # type: ignore[no-untyped-def]
     return heard
 
 
+@inferlet("answers", restartable=True)
+async def answers(api):  # type: ignore[no-untyped-def]
+    """Answers its parent on the same pages."""
+    context = Context(api).fill("an answer: ")
+    while (question := await api.receive()) != "thanks":
+        context.fill(question)
+        await api.send(await context.generate_until(max_tokens=5, sampler=temperature(1.0)))
+    return "gladly"
+
+
+@inferlet("passes", restartable=True)
+async def passes(api):  # type: ignore[no-untyped-def]
+    """Has its messages answered by a child."""
+    child = await api.launch("answers", [])
+    await api.send(child.id)
+    said = []
+    for _ in range(NUM_TURNS):
+        await child.send(await api.receive())
+        said.append(await child.receive())
+        await api.send(said[-1])
+    await child.send("thanks")
+    return [*said, await child.join()]
+
+
+@inferlet("bound", restartable=True)
+async def bound(api):  # type: ignore[no-untyped-def]
+    """Has a child that cannot go on elsewhere."""
+    child = await api.launch("stays", [])
+    await api.send(child.id)
+    await api.receive()
+
+
 @inferlet("stays")
 async def stays(api):  # type: ignore[no-untyped-def]
     await api.send(await api.receive())
@@ -65,7 +97,7 @@ def nodes() -> Iterator[list[RealNode]]:
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("interview", "notes", "recites", "stays"):
+    for name in ("answers", "bound", "interview", "notes", "passes", "recites", "stays"):
         monkeypatch.setitem(LIBRARY._modules, name, __name__)
 
 
@@ -155,6 +187,54 @@ async def test_what_cannot_go_on_is_lost_and_says_why(nodes: list[RealNode]) -> 
             assert found.status_code == 404
             assert why in found.json()["error"]["message"]
             await c.find_again(at)
+
+
+async def test_its_children_go_on_with_it(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        w, said = c.w, list[str]()
+        program, at = await launched(w, "passes")
+        async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+            told = frames(answer.aiter_lines())
+            child = (await anext(told))["text"]
+            async with w.http.stream("GET", f"/v1/programs/{child}/events") as its_answer:
+                of_child = frames(its_answer.aiter_lines())
+                for turn in range(NUM_TURNS):
+                    await say(w, program, f"question {turn}")
+                    said.append((await anext(told))["text"])
+                    assert (await anext(of_child))["text"] == said[-1]
+                    if turn in (0, 2):
+                        await c.lose(at)
+                        found = await w.router.rescue.find(program_lookups(child), [])
+                        assert found is not None
+                        shown = (await w.http.get(f"/v1/programs/{child}")).json()
+                        assert (shown["parent"], shown["state"]) == (program, "running")
+                        await c.find_again(at)
+                        assert found.name != at
+                        at = found.name
+                        await until_listed_once(w, child)
+                ended = await anext(told)
+        assert ended["program"]["result"] == [*said, "gladly"]
+        await until_listed_once(w, program)
+
+
+async def test_a_family_of_which_one_cannot_go_on_is_lost_and_says_why(
+    nodes: list[RealNode],
+) -> None:
+    async with linked(nodes) as c:
+        program, at = await launched(c.w, "bound")
+        async with c.w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+            told = frames(answer.aiter_lines())
+            child = (await anext(told))["text"]
+            await c.lose(at)
+            left = [frame async for frame in told]
+        why = f"its child 'stays' ({child}) has to stay: it is not restartable"
+        assert [why in frame["error"]["message"] for frame in left] == [True], left
+        for one, which in ((program, program), (child, f"{child} was lost with its node")):
+            found = await c.w.http.get(f"/v1/programs/{one}")
+            assert found.status_code == 404
+            assert why in found.json()["error"]["message"]
+            assert which in found.json()["error"]["message"]
+        await c.find_again(at)
 
 
 async def test_one_router_at_a_time_keeps_them(nodes: list[RealNode]) -> None:

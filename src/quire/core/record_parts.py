@@ -12,12 +12,14 @@ import msgspec
 class ToldPart(msgspec.Struct, frozen=True):
     """Of the program ``id``. ``part`` belongs behind its earlier ones; ``is_first``: it takes the
     place of them all. ``stays``: why no other node could go on with it, so that nothing more of it
-    is told."""
+    is told. ``members``: the ids of the programs whose records are in this one: itself, and those
+    of its descendants that run."""
 
     id: str
     part: bytes
     is_first: bool
     stays: str | None = None
+    members: list[str] = []
 
 
 class EndedRecord(msgspec.Struct, frozen=True):

@@ -78,10 +78,11 @@ class ProgramLauncher:
         encoded: EncodedTokens | None = None,
         taken: HandedProgram | None = None,
         programs: Programs = _NONE,
+        above: ProgramHandle | None = None,
     ) -> ProgramHandle:
         """See ``Node.launch``. ``encoded``: the token counter of the program that launches it.
         ``taken``: the program comes from another node, with those of its descendants that run:
-        ``programs`` are their code."""
+        ``programs`` are their code. ``above``: the program that launches it."""
         self._admission.check()
         if launch.form != program.form:
             launch = structs.replace(launch, form=program.form)
@@ -103,6 +104,7 @@ class ProgramLauncher:
             restarts,
             Origin(program, quotas),
             None if taken is None else taken.id,
+            above,
         )
         if taken is not None:
             handle.go_on()
@@ -132,7 +134,7 @@ class ProgramLauncher:
                 program = program.narrowed(ancestry.program.capabilities)
             family.num_descendants += 1
             handle = self.launch(
-                program, launch, quotas, family, ancestry.encoded, child.program, programs
+                program, launch, quotas, family, ancestry.encoded, child.program, programs, parent
             )
             handle.when_ended(family.leave)
             state.children[child.id] = LaunchedChild(handle, child.num_read)
@@ -171,16 +173,17 @@ class ProgramLauncher:
         quotas: Quotas,
         parent: Ancestry,
     ) -> ProgramHandle:
+        above = self._table.of(wanted.parent.program)
         launch = ProgramLaunch(
             wanted.parent.tenant,
             args,
-            parent=self._table.public_id(wanted.parent.program),
+            parent=None if above is None else above.id,
             parent_thread=wanted.thread,
             priority=parent.priority,
             seed=wanted.seed,
             named=wanted.named,
         )
-        return self.launch(program, launch, quotas, wanted.family, parent.encoded)
+        return self.launch(program, launch, quotas, wanted.family, parent.encoded, above=above)
 
     def parent(self, public_id: str, tenant: TenantId) -> ProgramId:
         """The running program or open session of ``tenant`` with this id; of a session it may be

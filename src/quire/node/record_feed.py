@@ -1,5 +1,5 @@
 """Tells the records of a tenant's restartable programs to a router, which keeps them for the case
-that this node is lost.
+that this node is lost: that of a program with those of its children.
 
 What a program gives to its clients waits until the router has the record that led to it: then
 another node, which goes on from that record, gives the same. Without a reader nothing waits. Owns
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from quire.core.errors import AlreadyExists
 from quire.core.record_parts import EndedRecord, RecordsWanted, ToldPart, ToldRecords
 from quire.node.loops import Bell
-from quire.node.told_record import ToldRecord
+from quire.node.told_family import ToldFamily
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class RecordFeed:
         self._poll_s = poll_s
         self._interval_s = interval_s
         self.name = secrets.token_hex(8)
-        self._records: dict[str, ToldRecord] = {}
+        self._records: dict[str, ToldFamily] = {}
         self._refused: set[str] = set()
         """Programs of which the reader has been told that they stay."""
         self._ended: list[EndedRecord] = []
@@ -78,11 +78,11 @@ class RecordFeed:
 
     # -- for programs ------------------------------------------------------------------------------
 
-    def add(self, record: ToldRecord) -> None:
+    def add(self, record: ToldFamily) -> None:
         """A program runs."""
         self._records[record.id] = record
 
-    def end(self, record: ToldRecord, *, may_be_lost: bool) -> None:
+    def end(self, record: ToldFamily, *, may_be_lost: bool) -> None:
         """It has ended, or is at another node. ``may_be_lost``: see ``EndedRecord``."""
         if self._records.pop(record.id, None) is None:
             return
@@ -94,12 +94,12 @@ class RecordFeed:
             self._ended.append(EndedRecord(record.id, may_be_lost))
             self._news.ring()
 
-    def waits_for(self, record: ToldRecord) -> bool:
+    def waits_for(self, record: ToldFamily) -> bool:
         """Whether ``kept`` would wait. Of a program that stays, the reader is told why, once."""
         is_told = record.stays is not None and record.id in self._refused
         return self.has_reader and record.id in self._records and not is_told
 
-    async def kept(self, record: ToldRecord) -> None:
+    async def kept(self, record: ToldFamily) -> None:
         """Until the reader has all that the program has been told by now; or is gone."""
         if not self.waits_for(record):
             return
@@ -196,15 +196,15 @@ class RecordFeed:
             self._look_again_s = now_s + pause_s
         return found
 
-    def _part_of(self, record: ToldRecord) -> ToldPart | None:
-        is_first = record.is_first
+    def _part_of(self, record: ToldFamily) -> ToldPart | None:
         part = record.part()
-        if part is not None:
-            return ToldPart(record.id, part, is_first)
-        if record.stays is None or record.id in self._refused:
+        if part is None or part.stays is None:
+            self._refused.discard(record.id)  # what kept it here has ended
+        elif record.id in self._refused:
             return None
-        self._refused.add(record.id)
-        return ToldPart(record.id, b"", is_first=True, stays=record.stays)
+        else:
+            self._refused.add(record.id)
+        return part
 
     def _begin(self, reader: str) -> None:
         if reader != self._reader:
