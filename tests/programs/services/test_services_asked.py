@@ -117,6 +117,8 @@ async def test_what_was_done_is_not_done_again(question: tuple[Any, ...], answer
     await life.done.wait()
     await life.cut_off(asking)
     life.back.set()
+    await asyncio.sleep(0)
+    assert life.asked[-1].answered
     assert await life.ask(*LAUNCH) == {"id": "prog-1", "name": "says"}
     assert await life.ask(*question) == answer
     child = life.children[0]
