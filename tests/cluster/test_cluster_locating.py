@@ -15,7 +15,7 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.name, self.num_asked = name, 0
-        self.liveness = SimpleNamespace(state="alive", is_alive=True, reason="")
+        self.liveness = SimpleNamespace(is_gone=False, is_alive=True)
 
     async def ask(self, *asked: object) -> Node:
         self.num_asked += 1

@@ -130,13 +130,13 @@ class Router:
         self.dispatcher = Dispatcher(self.fleet, self.strategy, locator, self.moves, self.rescue)
         app: ASGIApp = Proxy(
             self.dispatcher,
-            AllEngines(self.fleet),
+            AllEngines(self.fleet, self.rescue.elsewhere),
             Attachments(locator, self.rescue, server, self._config.node_key),
             self.metrics,
             server,
             resume_key=self._config.cluster_key if self._config.resumes else None,
         )
-        app = Overview(app, self.fleet, server.write_timeout_s)
+        app = Overview(app, self.fleet, server.write_timeout_s, self.rescue.elsewhere)
         app = KeyMiddleware(app, authenticator=Authenticator(self._config.tenants))
         app = OwnRoutes(
             app,

@@ -84,6 +84,8 @@ class ProgramLauncher:
         ``taken``: the program comes from another node, with those of its descendants that run:
         ``programs`` are their code. ``above``: the program that launches it."""
         self._admission.check()
+        if taken is not None:
+            launch = taken.launch(launch)
         if launch.form != program.form:
             launch = structs.replace(launch, form=program.form)
         parent = None if launch.parent is None else self.parent(launch.parent, launch.tenant)
@@ -94,7 +96,7 @@ class ProgramLauncher:
         ancestry = Ancestry(program, bounds, family, encoded, launch.seed, launch.priority)
         restarts = Restarts(ReplayLog()) if program.restartable else None
         if taken is not None:
-            launch, restarts = taken.launch(launch), taken.restarts()
+            restarts = taken.restarts()
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
         begin = self._beginning(program, launch, connect, family)
         handle = self._table.launch(

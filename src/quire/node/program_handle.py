@@ -187,7 +187,10 @@ class ProgramHandle:
 
     def leave_behind(self) -> None:
         """This node was thought to be lost, and another one goes on with the program: as ``leave``,
-        of one that still runs here. Idempotent."""
+        of one that still runs here or has ended. Idempotent."""
+        if self.ended and not self.has_left:
+            self._move.leave()
+            self._table.left(self)
         if self.ended or self._restarts is None:
             return
         self._abandoned = self._move.leave()

@@ -184,6 +184,7 @@ class ProgramTable:
         del self._handles[handle.id], self._by_program[handle.program]
         self._figures.forget(handle.incarnations)
         self._on_forget(handle.incarnations)
+        self._ended.drop(handle.tenant, handle.id)
         self._runs_no_more(handle)
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
@@ -196,9 +197,9 @@ class ProgramTable:
         self._runs_no_more(handle)
 
     def _runs_no_more(self, handle: ProgramHandle) -> None:
-        running = self._running[handle.tenant]
+        running = self._running.get(handle.tenant, {})
         running.pop(handle.id, None)
         if not running:
-            del self._running[handle.tenant]
+            self._running.pop(handle.tenant, None)
         if not self._running:
             self._idle.set()

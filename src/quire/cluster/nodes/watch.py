@@ -95,7 +95,7 @@ class NodeWatch:
                 if not isinstance(exc, _Unhealthy):
                     # a silent node's connections may stay open for ever; one that is only too busy
                     # to answer probes goes on with its streams
-                    error = EngineLost(f"node {node.name} is lost: {reason}")
+                    error = EngineLost(f"node {node.name} {node.liveness.absence}")
                     node.pool.fail(error, silent_since_s=asked_s)
         if node.liveness.state != before:
             logger.log(

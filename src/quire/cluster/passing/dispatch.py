@@ -248,10 +248,10 @@ class Dispatcher:
     async def _at(self, request: Request, engine: NodeEngine) -> OpenedAnswer:
         """Ask ``engine`` and no other, once."""
         liveness = engine.node.liveness
-        if liveness.state == "dead":
+        if liveness.is_gone:
             raise EngineLost(
-                f"node {engine.name}, which has what was asked for, is lost: {liveness.reason}; "
-                "try again when it is back"
+                f"node {engine.name}, which has what was asked for, {liveness.absence}; "
+                "try again when it is there"
             )
         return unopened(await self._begun(request, await engine.send(request, may_repeat=False)))
 

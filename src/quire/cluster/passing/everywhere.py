@@ -7,7 +7,7 @@ Owns the one answer that many become. Must not know where a single thing is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -55,10 +55,14 @@ class BodyAnswer:
 
 
 class AllEngines:
-    """All engines of ``fleet``."""
+    """All engines of ``fleet``. ``elsewhere``: the programs that a node of this name lists, and
+    another one has."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(
+        self, fleet: Fleet, elsewhere: Callable[[str], Collection[str]] = lambda name: ()
+    ) -> None:
         self._fleet = fleet
+        self._elsewhere = elsewhere
 
     async def told(self, request: Request) -> OpenedAnswer:
         """Send ``request`` to every living node. The answer is the first that refuses; where none
@@ -134,7 +138,10 @@ class AllEngines:
             listed = msgspec.json.decode(opened.first, type=dict[str, Any])
             found = listed.get("data", ())
             if request.path in _OF_NODES:
-                found = [{**item, "node": engine.name} for item in found]
+                gone = self._elsewhere(engine.name)
+                found = [
+                    {**item, "node": engine.name} for item in found if item.get("id") not in gone
+                ]
             items += found
             after = listed.get("last_id")
             if not (is_paged and listed.get("has_more") and after):
@@ -155,7 +162,7 @@ class AllEngines:
         return OpenedAnswer(BodyAnswer(engine.name, head), body, is_whole=True)
 
     def _living(self) -> list[NodeEngine]:
-        living = [engine for engine in self._fleet.engines if engine.node.liveness.state != "dead"]
+        living = [engine for engine in self._fleet.engines if not engine.node.liveness.is_gone]
         if not living:
             raise CapacityError("no node is alive: try again")
         return living

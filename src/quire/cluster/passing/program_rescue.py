@@ -79,7 +79,7 @@ class ProgramRescue:
             while True:
                 retry_s = await self._read(reader, suspect)
                 is_told = retry_s == 0.0
-                if not is_told and liveness.state == "dead":
+                if not is_told and liveness.is_gone:
                     reader.lose()
                 if reader.orphans:
                     await self._rescue(reader)
@@ -123,6 +123,13 @@ class ProgramRescue:
         under this path goes on elsewhere. Theirs ends when they hear so."""
         id = _program_at(lookup)
         return {reader.node.name for reader in self._readers if id in reader.gone}
+
+    def elsewhere(self, node: str) -> frozenset[str]:
+        """The programs of the node of this name that another one goes on with, which it has not
+        heard yet: it may still list them."""
+        return frozenset(
+            id for reader in self._readers if reader.node.name == node for id in reader.gone
+        )
 
     def check(self, lookups: Sequence[str]) -> None:
         """Raises ``UnknownHandle``: the program is lost."""
