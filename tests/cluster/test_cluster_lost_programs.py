@@ -3,6 +3,7 @@ have said."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -231,6 +232,68 @@ async def test_a_family_of_which_one_cannot_go_on_is_lost_and_says_why(
             assert why in found.json()["error"]["message"]
             assert which in found.json()["error"]["message"]
         await c.find_again(at)
+
+
+async def test_a_launch_that_waits_is_answered_when_the_program_has_ended(
+    nodes: list[RealNode],
+) -> None:
+    async with linked(nodes) as c:
+        w = c.w
+        body = {"program": "recites", "client_id": "the awaited one", "wait": True}
+        launch = asyncio.create_task(w.http.post("/v1/programs", json=body))
+        row: dict[str, Any] = {}
+        while not row:
+            listed = (await w.http.get("/v1/programs")).json()["data"]
+            row = next((one for one in listed if one["client_id"] == "the awaited one"), {})
+        for turn in range(NUM_TURNS):
+            await say(w, row["id"], f"question {turn}")
+            if turn == 1:
+                await c.lose(row["node"])
+                found = await w.router.rescue.find(program_lookups(row["id"]), [])
+                assert found is not None
+                assert found.name != row["node"]
+                await c.find_again(row["node"])
+        answer = await launch
+        assert (answer.status_code, answer.headers["x-quire-node"]) == (201, found.name)
+        assert answer.headers["content-type"] == "application/json"
+        ended = answer.json()
+        assert (ended["id"], ended["state"]) == (row["id"], "finished")
+        assert ended["result"] == [f"question {turn}" for turn in range(NUM_TURNS)]
+
+
+async def test_a_launch_that_waits_for_what_is_lost_says_why(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        body = {"program": "stays", "client_id": "the lost one", "wait": True}
+        launch = asyncio.create_task(c.w.http.post("/v1/programs", json=body))
+        row: dict[str, Any] = {}
+        while not row:
+            listed = (await c.w.http.get("/v1/programs")).json()["data"]
+            row = next((one for one in listed if one["client_id"] == "the lost one"), {})
+        await c.lose(row["node"])
+        answer = await launch
+        assert answer.status_code == 503
+        assert "it is not restartable" in answer.json()["error"]["message"]
+        await c.find_again(row["node"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"program": "none_such", "wait": true}', 404),
+        (b'{"program": "recites", "wait": true, "stream": true}', 400),
+        (b'{"program": "recites", "wait": true, "wait": true}', 400),
+    ],
+)
+async def test_a_launch_that_waits_is_refused_as_by_its_node(
+    nodes: list[RealNode], body: bytes, status: int
+) -> None:
+    headers = {"content-type": "application/json"}
+    async with linked(nodes) as c:
+        answer = await c.w.http.post("/v1/programs", content=body, headers=headers)
+        direct = {**headers, "x-quire-node": "real-0"}
+        expected = await c.w.http.post("/v1/programs", content=body, headers=direct)
+    assert (answer.status_code, expected.status_code) == (status, status)
+    assert answer.json()["error"]["message"] == expected.json()["error"]["message"]
 
 
 async def test_one_router_at_a_time_keeps_them(nodes: list[RealNode]) -> None:

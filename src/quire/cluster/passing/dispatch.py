@@ -18,6 +18,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.said import is_ending, said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.passing.awaited_launches import AwaitedProgram
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import AnswerMoves
 from quire.cluster.passing.opened import EVENTS, OpenedAnswer, open_answer, unopened
@@ -264,7 +265,7 @@ class Dispatcher:
     async def _begun(self, request: Request, answer: RoutedAnswer) -> RoutedAnswer:
         """``answer``, or in its place one that can go on elsewhere, as soon as its head is here."""
         answer = self._resuming(request, answer)
-        if isinstance(answer, WholeAnswer):
+        if isinstance(answer, WholeAnswer | AwaitedProgram):
             await answer.arrive()
         return answer
 
@@ -272,7 +273,8 @@ class Dispatcher:
         if not answer.head.get(b"content-type").startswith(EVENTS):
             return answer
         if is_of_program(request):
-            return FollowedAnswer(answer, request, self._follow)
+            followed = AwaitedProgram if request.awaits_program else FollowedAnswer
+            return followed(answer, request, self._follow)
         if not request.is_resumable:
             return answer
         movable: OutlivingAnswer

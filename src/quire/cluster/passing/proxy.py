@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.cluster.metrics import RouterMetrics
 from quire.cluster.passing.attaching import Attachments
+from quire.cluster.passing.awaited_launches import awaiting
 from quire.cluster.passing.delivery import BrokenAnswer, Delivery
 from quire.cluster.passing.dispatch import Dispatcher
 from quire.cluster.passing.everywhere import AllEngines
@@ -65,7 +66,7 @@ class Proxy:
             await refuse(error, scope, receive, send)
             return
         if self._resume_key is not None:
-            request = retold(resumable(request), self._resume_key)
+            request = retold(resumable(awaiting(request)), self._resume_key)
         call = _Call(self, request, scope, send, started)
         work = asyncio.create_task(call.run())
         # of an upload, whose body is still to come, the work itself hears of the end

@@ -104,6 +104,8 @@ class Request:
         """The name of the engine at which its answer is to go on, if it has to leave its own."""
         self.is_resumable = False
         """Whether its events tell what is needed to go on at another engine."""
+        self.awaits_program = False
+        """Whether its client is to be answered when the program that it launches has ended."""
         self.tells_tokens = True
         """Whether its client has asked for the tokens that the events tell."""
         self.pages: PromptPages | None = None
