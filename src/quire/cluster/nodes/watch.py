@@ -105,6 +105,7 @@ class NodeWatch:
                 node.liveness.state,
                 f": {node.liveness.reason}" if node.liveness.reason else "",
             )
+            node.on_change()
 
     async def _ask(self) -> None:
         node = self._node

@@ -107,12 +107,12 @@ class AllEngines:
             for item in found if isinstance(found, list) else ():
                 items.setdefault(_id_at(item), item)
         if not is_paged:
-            return _made({"object": "list", "data": list(items.values())})
+            return made({"object": "list", "data": list(items.values())})
         newest = sorted(items.values(), key=_time_of, reverse=True)
         if query.get("order") == "asc":
             newest.reverse()
         page = ListPage(newest, _id_of, after, limit)
-        return _made(
+        return made(
             {
                 "object": "list",
                 "data": page.items,
@@ -168,7 +168,8 @@ class AllEngines:
         return living
 
 
-def _made(body: Mapping[str, Any]) -> OpenedAnswer:
+def made(body: Mapping[str, Any]) -> OpenedAnswer:
+    """An answer of the router itself."""
     encoded = msgspec.json.encode(body)
     headers = [
         (b"content-type", b"application/json"),
