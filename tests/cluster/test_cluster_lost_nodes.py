@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import pytest
 from http_peer import Cut, Said, refused
-from router_world import World, events, text_of, until, world
+from router_world import ADMIN_HEADERS, World, events, text_of, until, world
 from stand_in_node import continuation
 
+from quire.cluster.nodes.liveness import Liveness
 from quire.cluster.nodes.watch import WatchTimes
 
 
@@ -84,6 +85,37 @@ async def test_a_node_dies_by_two_probes_and_lives_again_by_two() -> None:
         assert liveness.state == "dead"
         await w.probe()
         assert liveness.state == "ready"
+
+
+async def test_a_node_that_has_never_answered_is_not_dead() -> None:
+    async with world(2) as w:
+        node, watch = w.router.nodes[0], w.router.fleet.watches[0]
+        node.liveness.__init__(node.liveness._hysteresis)  # type: ignore[misc]
+        w.nodes[0].health_status = 503
+        for _ in range(4):
+            await watch.probe()
+        assert node.liveness.state == "not reached yet"
+        shown = (await w.http.get("/router/engines", headers=ADMIN_HEADERS)).json()["engines"]
+        assert [one["state"] for one in shown] == ["not reached yet", "ready"]
+        health = (await w.http.get("/health")).json()
+        assert health["detail"] == ("1 of 2 nodes take work, 1 are alive, not reached yet: node-0")
+        found = await w.http.get("/v1/responses/resp_1")
+        assert found.status_code == 503
+        w.nodes[0].health_status = 200
+        await watch.probe()
+        assert node.liveness.state == "ready", "its first answer"
+
+
+async def test_what_is_asked_of_a_node_that_is_not_reached_yet_says_so() -> None:
+    liveness = Liveness()
+    assert liveness.failed("connection refused")
+    assert (liveness.state, liveness.is_gone) == ("not reached yet", True)
+    assert liveness.absence == "is not reached yet: connection refused"
+    liveness.answered(is_ready=True)
+    for _ in range(3):
+        liveness.failed("connection refused")
+    assert (liveness.state, liveness.is_gone) == ("dead", True)
+    assert liveness.absence == "is lost: connection refused"
 
 
 async def test_a_draining_node_gets_no_new_work() -> None:

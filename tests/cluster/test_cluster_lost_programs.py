@@ -44,6 +44,38 @@ async def recites(api):  # type: ignore[no-untyped-def]
     return heard
 
 
+@inferlet("answers", restartable=True)
+async def answers(api):  # type: ignore[no-untyped-def]
+    """Answers its parent on the same pages."""
+    context = Context(api).fill("an answer: ")
+    while (question := await api.receive()) != "thanks":
+        context.fill(question)
+        await api.send(await context.generate_until(max_tokens=5, sampler=temperature(1.0)))
+    return "gladly"
+
+
+@inferlet("passes", restartable=True)
+async def passes(api):  # type: ignore[no-untyped-def]
+    """Has its messages answered by a child."""
+    child = await api.launch("answers", [])
+    await api.send(child.id)
+    said = []
+    for _ in range(NUM_TURNS):
+        await child.send(await api.receive())
+        said.append(await child.receive())
+        await api.send(said[-1])
+    await child.send("thanks")
+    return [*said, await child.join()]
+
+
+@inferlet("bound", restartable=True)
+async def bound(api):  # type: ignore[no-untyped-def]
+    """Has a child that cannot go on elsewhere."""
+    child = await api.launch("stays", [])
+    await api.send(child.id)
+    await api.receive()
+
+
 @inferlet("stays")
 async def stays(api):  # type: ignore[no-untyped-def]
     await api.send(await api.receive())
@@ -65,7 +97,7 @@ def nodes() -> Iterator[list[RealNode]]:
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("interview", "notes", "recites", "stays"):
+    for name in ("answers", "bound", "interview", "notes", "passes", "recites", "stays"):
         monkeypatch.setitem(LIBRARY._modules, name, __name__)
 
 
@@ -115,17 +147,14 @@ async def interviewed(c: LinkedWorld, heat: str, lost_in: tuple[int, ...]) -> li
         assert f'{name}{{outcome="rescued"}} {float(num_rescued)}' in shown
         assert 'quire_router_program_records{node="real-0"}' in shown
     assert (ended["type"], ended["program"]["result"]) == ("ended", said)
-    await until_listed_once(w, program)
+    await is_listed_once(w, program)
     return said
 
 
-async def until_listed_once(w: World, program: str) -> None:
-    """The node that was lost has it no more, once it has heard that it goes on elsewhere."""
-    while True:
-        ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
-        if ids.count(program) == 1:
-            return
-        await asyncio.sleep(0.01)
+async def is_listed_once(w: World, program: str) -> None:
+    """The node that was lost may have it, too, until it has heard that it goes on elsewhere."""
+    ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
+    assert ids.count(program) == 1
 
 
 async def test_it_ends_with_the_same(nodes: list[RealNode]) -> None:
@@ -155,6 +184,116 @@ async def test_what_cannot_go_on_is_lost_and_says_why(nodes: list[RealNode]) -> 
             assert found.status_code == 404
             assert why in found.json()["error"]["message"]
             await c.find_again(at)
+
+
+async def test_its_children_go_on_with_it(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        w, said = c.w, list[str]()
+        program, at = await launched(w, "passes")
+        async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+            told = frames(answer.aiter_lines())
+            child = (await anext(told))["text"]
+            async with w.http.stream("GET", f"/v1/programs/{child}/events") as its_answer:
+                of_child = frames(its_answer.aiter_lines())
+                for turn in range(NUM_TURNS):
+                    await say(w, program, f"question {turn}")
+                    said.append((await anext(told))["text"])
+                    assert (await anext(of_child))["text"] == said[-1]
+                    if turn in (0, 2):
+                        await c.lose(at)
+                        found = await w.router.rescue.find(program_lookups(child), [])
+                        assert found is not None
+                        shown = (await w.http.get(f"/v1/programs/{child}")).json()
+                        assert (shown["parent"], shown["state"]) == (program, "running")
+                        await c.find_again(at)
+                        assert found.name != at
+                        at = found.name
+                        await is_listed_once(w, child)
+                ended = await anext(told)
+        assert ended["program"]["result"] == [*said, "gladly"]
+        await is_listed_once(w, program)
+
+
+async def test_a_family_of_which_one_cannot_go_on_is_lost_and_says_why(
+    nodes: list[RealNode],
+) -> None:
+    async with linked(nodes) as c:
+        program, at = await launched(c.w, "bound")
+        async with c.w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+            told = frames(answer.aiter_lines())
+            child = (await anext(told))["text"]
+            await c.lose(at)
+            left = [frame async for frame in told]
+        why = f"its child 'stays' ({child}) has to stay: it is not restartable"
+        assert [why in frame["error"]["message"] for frame in left] == [True], left
+        for one, which in ((program, program), (child, f"{child} was lost with its node")):
+            found = await c.w.http.get(f"/v1/programs/{one}")
+            assert found.status_code == 404
+            assert why in found.json()["error"]["message"]
+            assert which in found.json()["error"]["message"]
+        await c.find_again(at)
+
+
+async def test_a_launch_that_waits_is_answered_when_the_program_has_ended(
+    nodes: list[RealNode],
+) -> None:
+    async with linked(nodes) as c:
+        w = c.w
+        body = {"program": "recites", "client_id": "the awaited one", "wait": True}
+        launch = asyncio.create_task(w.http.post("/v1/programs", json=body))
+        row: dict[str, Any] = {}
+        while not row:
+            listed = (await w.http.get("/v1/programs")).json()["data"]
+            row = next((one for one in listed if one["client_id"] == "the awaited one"), {})
+        for turn in range(NUM_TURNS):
+            await say(w, row["id"], f"question {turn}")
+            if turn == 1:
+                await c.lose(row["node"])
+                found = await w.router.rescue.find(program_lookups(row["id"]), [])
+                assert found is not None
+                assert found.name != row["node"]
+                await c.find_again(row["node"])
+        answer = await launch
+        assert (answer.status_code, answer.headers["x-quire-node"]) == (201, found.name)
+        assert answer.headers["content-type"] == "application/json"
+        ended = answer.json()
+        assert (ended["id"], ended["state"]) == (row["id"], "finished")
+        assert ended["result"] == [f"question {turn}" for turn in range(NUM_TURNS)]
+
+
+async def test_a_launch_that_waits_for_what_is_lost_says_why(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        body = {"program": "stays", "client_id": "the lost one", "wait": True}
+        launch = asyncio.create_task(c.w.http.post("/v1/programs", json=body))
+        row: dict[str, Any] = {}
+        while not row:
+            listed = (await c.w.http.get("/v1/programs")).json()["data"]
+            row = next((one for one in listed if one["client_id"] == "the lost one"), {})
+        await c.lose(row["node"])
+        answer = await launch
+        assert answer.status_code == 503
+        assert "it is not restartable" in answer.json()["error"]["message"]
+        await c.find_again(row["node"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"program": "none_such", "wait": true}', 404),
+        (b'{"program": "recites", "wait": true, "stream": true}', 400),
+        (b'{"program": "recites", "wait": true, "wait": true}', 400),
+    ],
+)
+async def test_a_launch_that_waits_is_refused_as_by_its_node(
+    nodes: list[RealNode], body: bytes, status: int
+) -> None:
+    headers = {"content-type": "application/json"}
+    async with linked(nodes) as c:
+        answer = await c.w.http.post("/v1/programs", content=body, headers=headers)
+        direct = {**headers, "x-quire-node": "real-0"}
+        expected = await c.w.http.post("/v1/programs", content=body, headers=direct)
+    assert (answer.status_code, expected.status_code) == (status, status)
+    assert answer.json()["error"]["message"] == expected.json()["error"]["message"]
 
 
 async def test_one_router_at_a_time_keeps_them(nodes: list[RealNode]) -> None:

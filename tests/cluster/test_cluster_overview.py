@@ -16,8 +16,16 @@ from quire.cli.process_table import process_table
 from quire.cli.top import look
 from quire.cli.top_screen import printed
 from quire.cli.top_state import Snapshot, View
+from quire.cluster.nodes.record_reader import RecordReader
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId
+from quire.programs.library import LIBRARY
+from quire.programs.sdk import inferlet
+
+
+@inferlet("waits")
+async def waits(api):  # type: ignore[no-untyped-def]
+    await api.receive()
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +112,38 @@ async def test_the_same_session_at_two_nodes_is_listed_for_each(nodes: list[Real
         ]
 
 
+async def test_a_program_that_goes_on_elsewhere_is_listed_there_alone(
+    nodes: list[RealNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its former node has heard of it, both have it."""
+    async with world(nodes=nodes) as w:
+        monkeypatch.setitem(LIBRARY._modules, "waits", __name__)
+        body = {"program": "waits"}
+        ids = [
+            (await w.http.post("/v1/programs", json=body, headers={"x-quire-node": at})).json()[
+                "id"
+            ]
+            for at in ("real-0", "real-1")
+        ]
+
+        async def listed() -> tuple[list[int], list[int]]:
+            shown = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
+            rows = (await w.http.get("/v1/programs/changes")).json()["programs"]
+            return (
+                [shown.count(one) for one in ids],
+                [sum(row["id"] == one for row in rows) for one in ids],
+            )
+
+        assert await listed() == ([1, 1], [1, 1])
+        reader = RecordReader(w.router.nodes[0], {}, "me", lambda: 0.0)
+        reader.gone = set(ids)
+        w.router.rescue._readers.add(reader)
+        assert await listed() == ([0, 1], [0, 1])
+        w.router.rescue._readers.discard(reader)
+        for one in ids:
+            await w.http.delete(f"/v1/programs/{one}")
+
+
 async def test_a_node_that_dies_takes_its_rows_along(nodes: list[RealNode]) -> None:
     async with world(nodes=nodes) as w:
         for node in nodes:
@@ -114,7 +154,7 @@ async def test_a_node_that_dies_takes_its_rows_along(nodes: list[RealNode]) -> N
         after = await top(w, known)
         assert places(after, "whose") == ["real-0"]
         assert not after.node["ready"]
-        assert "real-1: gone" in after.node["detail"]
+        assert "real-1: it is lost: gone" in after.node["detail"]
 
 
 async def test_the_page_and_its_feed_come_from_the_router(nodes: list[RealNode]) -> None:
@@ -153,7 +193,7 @@ async def test_what_cannot_be_told_is_refused(nodes: list[RealNode]) -> None:
             node.liveness.failed("gone")
         answer = await w.http.get("/v1/programs/changes")
         assert answer.status_code == 503
-        assert "real-0: gone" in answer.json()["error"]["message"]
+        assert "real-0: it is lost: gone" in answer.json()["error"]["message"]
 
 
 async def test_the_routers_keys_guard_the_view_and_not_the_page(nodes: list[RealNode]) -> None:

@@ -15,6 +15,7 @@ from quire.cluster.requests.places import program_lookups
 from quire.core.errors import EngineLost, UnknownHandle
 
 PROGRAM = "prog-1"
+CHILD = "prog-2"
 LOOKUPS = program_lookups(PROGRAM)
 
 
@@ -68,8 +69,12 @@ class Reader:
     def __init__(self, stays: str | None = None) -> None:
         self.node = SimpleNamespace(name="node-0")
         self.kept: dict[str, HeldRecord] = {}
-        self.orphans = {PROGRAM: HeldRecord([b"part"], stays=stays)}
+        members = [PROGRAM, CHILD]
+        self.orphans = {PROGRAM: HeldRecord([b"part"], members, stays=stays)}
         self.gone: list[str] = []
+
+    def has(self, id: str) -> bool:
+        return any(id in record.members for record in self.orphans.values())
 
     def let_go(self, id: str, *, is_elsewhere: bool) -> None:
         del self.orphans[id]
@@ -101,6 +106,14 @@ async def test_the_least_used_node_takes_it_and_who_asks_waits_until_it_has_it()
     assert not finding.done()
     w.locator.node = idle.node
     assert await asyncio.wait_for(finding, 100) is idle.node
+
+
+async def test_who_asks_for_a_child_waits_too() -> None:
+    w = World(Target("idle", 201))
+    assert w.rescue._patience_s(program_lookups(CHILD)) > 0
+    await w.run()
+    assert w.rescue._patience_s(program_lookups(CHILD)) > 0
+    assert w.rescue._patience_s(program_lookups("prog-3")) == 0
 
 
 async def test_a_node_that_has_it_already_has_taken_it() -> None:
@@ -157,7 +170,11 @@ async def test_what_no_node_can_go_on_with_is_lost(stays: str | None) -> None:
     assert one.num_asked == other.num_asked == (stays is None)
     with pytest.raises(UnknownHandle, match="lost with its node node-0: ") as caught:
         await w.rescue.find(LOOKUPS, [])
-    assert (stays or "node other cannot go on with it: it says so") in caught.value.message
+    why = stays or "node other cannot go on with it: it says so"
+    assert why in caught.value.message
+    with pytest.raises(UnknownHandle, match=r"prog-2 was lost .* with prog-1, to which") as caught:
+        w.rescue.check(program_lookups(CHILD))
+    assert why in caught.value.message
 
 
 async def test_what_nobody_has_is_not_waited_for() -> None:

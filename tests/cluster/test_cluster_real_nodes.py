@@ -66,6 +66,26 @@ async def test_stored_responses_conversations_and_files_are_found(nodes: list[Re
             await second.responses.retrieve("resp_unknown")
 
 
+async def test_items_are_referred_to_where_they_are_stored(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w, world(nodes=nodes) as other:
+        first, second = of_openai(w), of_openai(other)
+        for at in ("real-0", "real-1"):
+            named = {"x-quire-node": at}
+            response = await first.responses.create(
+                model=MODEL, input="Hi", max_output_tokens=4, extra_headers=named
+            )
+            reference: Any = {"type": "item_reference", "id": response.output[0].id}
+            followed = await second.responses.with_raw_response.create(
+                model=MODEL, input=[reference, {"role": "user", "content": "On"}]
+            )
+            assert followed.headers["x-quire-node"] == at
+            conversation = await second.conversations.with_raw_response.create(items=[reference])
+            assert conversation.headers["x-quire-node"] == at
+        nowhere: Any = [{"type": "item_reference", "id": "msg_unknown"}]
+        with pytest.raises(openai.BadRequestError, match="no stored item 'msg_unknown'"):
+            await second.responses.create(model=MODEL, input=nowhere)
+
+
 async def test_sessions_are_one_list_and_each_at_one_node(nodes: list[RealNode]) -> None:
     async with world(nodes=nodes, strategy="data_parallel") as w:
         made = (await w.http.post("/v1/sessions", json={"kind": "agent"})).json()

@@ -32,6 +32,16 @@ def test_the_newest_stays_whatever_its_size() -> None:
     assert ended.add(TENANT, "small", 1) == ["large"]
 
 
+def test_what_is_dropped_makes_room() -> None:
+    ended = EndedPrograms(max_programs=2, max_bytes=100)
+    assert [ended.add(TENANT, name, 40) for name in "ab"] == [[], []]
+    ended.drop(TENANT, "a")
+    ended.drop(TENANT, "a")
+    ended.drop(TenantId("other"), "b")
+    assert ended.add(TENANT, "c", 60) == []
+    assert ended.add(TENANT, "d", 1) == ["b"]
+
+
 def test_tenants_do_not_push_each_other_out() -> None:
     ended = EndedPrograms(max_programs=1, max_bytes=100)
     assert ended.add(TENANT, "a", 90) == []

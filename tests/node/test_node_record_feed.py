@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from quire.core.errors import AlreadyExists
-from quire.core.record_parts import EndedRecord, RecordsWanted, ToldRecords
+from quire.core.record_parts import EndedRecord, RecordsWanted, ToldPart, ToldRecords
 from quire.node import record_feed
 from quire.node.record_feed import RecordFeed
-from quire.node.told_record import ToldRecord
+from quire.node.told_family import ToldFamily
 
 
-class Record(ToldRecord):
+class Record(ToldFamily):
     """Tells ``news`` one after another."""
 
     def __init__(self, id: str) -> None:
@@ -29,12 +29,14 @@ class Record(ToldRecord):
     def is_first(self) -> bool:  # type: ignore[override]
         return self._num_told == 0
 
-    def part(self) -> bytes | None:
-        if self.stays is not None or self._num_told == len(self.news):
+    def part(self) -> ToldPart | None:
+        if self.stays is not None:
+            return ToldPart(self.id, b"", is_first=True, stays=self.stays)
+        if self._num_told == len(self.news):
             return None
-        part = b" ".join(self.news[self._num_told :])
+        told = ToldPart(self.id, b" ".join(self.news[self._num_told :]), self.is_first)
         self._num_told = len(self.news)
-        return part
+        return told
 
 
 class Clock:
@@ -191,6 +193,24 @@ async def test_why_a_program_stays_is_told_once(feed: RecordFeed) -> None:
     assert list(await other.read()) == ["a"]
 
 
+async def test_one_that_stayed_for_a_while_is_kept_again(feed: RecordFeed) -> None:
+    reader, record = Reader(feed), Record("a")
+    await reader.read()
+    feed.add(record)
+    record.stays = "a child of it stays"
+    await reader.read()
+    assert await is_done(await waiting(feed, record))
+    record.stays = None  # the child has ended
+    task = await waiting(feed, record)
+    assert await reader.read() == {"a": b"begin"}
+    assert not await is_done(task)
+    await reader.read()
+    assert await is_done(task)
+    record.stays = "another child stays"
+    await reader.read()
+    assert [one.stays for one in reader.last.parts] == ["another child stays"]
+
+
 async def test_much_comes_in_several_answers(
     feed: RecordFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +305,7 @@ class SlowRecord(Record):
         super().__init__(id)
         self.clock, self.num_looks = clock, 0
 
-    def part(self) -> bytes | None:
+    def part(self) -> ToldPart | None:
         self.num_looks += 1
         self.clock.now_s += 0.001
         return super().part()

@@ -15,7 +15,8 @@ from quire.core.ids import CommandId, PageId, QueueId, TenantId
 from quire.node.handing_over import HandedProgram, Origin, handed
 from quire.node.program_records import ProgramLaunch
 from quire.node.restarts import Restarts
-from quire.node.told_record import ToldRecord, program_of
+from quire.node.told_family import ToldFamily, program_of
+from quire.node.told_record import ToldRecord
 from quire.programs.library import LIBRARY
 from quire.programs.runtime.replay_log import (
     MAX_ANSWERS,
@@ -38,7 +39,9 @@ class Life:
         self.random = random.Random(seed)
         self.log = ReplayLog()
         self.restarts = Restarts(self.log)
-        self.told = ToldRecord("prog-1", "text_completion", LAUNCH, ORIGIN, self.restarts)
+        self.told = ToldFamily(
+            ToldRecord("prog-1", "text_completion", LAUNCH, ORIGIN, self.restarts)
+        )
         self.parts: list[bytes] = []
 
     def step(self) -> None:
@@ -83,13 +86,14 @@ class Life:
     def look(self) -> None:
         self.log.readings.append(self.random.random())
 
-    def receive(self) -> None:
-        self.restarts._keep("a word")
+    def receive(self, word: str = "a word") -> None:
+        self.restarts._keep(word)
 
     def tell(self) -> None:
-        part = self.told.part()
-        if part is not None:
-            self.parts.append(part)
+        told = self.told.part()
+        if told is not None:
+            assert told.is_first is (not self.parts)
+            self.parts.append(told.part)
 
     def whole(self) -> HandedProgram:
         return handed("prog-1", "text_completion", ORIGIN, LAUNCH, self.restarts)
@@ -157,7 +161,7 @@ def test_nothing_is_told_twice_and_an_answer_where_its_question_was() -> None:
         (lambda life: life.log.calls.append(RecordedQuestion(("store.put", ()))), "the store"),
         (lambda life: life.log.requests.append(_failed()), "cannot be told"),
         (lambda life: life.log.begun(_export()), "by name"),
-        (lambda life: setattr(life.restarts.child_state, "num_launched", 1), "of its own"),
+        (lambda life: life.receive("\ud800"), "cannot be told"),
         (lambda life: life.log.heard.extend([_REPLY] * MAX_ANSWERS), "more than is recorded"),
     ],
 )
@@ -169,15 +173,17 @@ def test_what_keeps_it_here_is_said_and_nothing_more_told(
     life.tell()
     assert life.told.stays is None
     happens(life)
-    assert life.told.part() is None
-    assert why in (life.told.stays or "")
-    life.issue()
-    assert life.told.part() is None
+    for _ in range(2):
+        told = life.told.part()
+        assert told is not None
+        assert (told.part, told.is_first) == (b"", True)
+        assert why in (told.stays or "")
+        life.issue()
 
 
 def test_one_that_is_not_restartable_stays() -> None:
-    told = ToldRecord("prog-1", "text_completion", LAUNCH, ORIGIN, None)
-    assert told.part() is None
+    told = ToldFamily(ToldRecord("prog-1", "text_completion", LAUNCH, ORIGIN, None)).part()
+    assert told is not None
     assert "restartable=True" in (told.stays or "")
 
 

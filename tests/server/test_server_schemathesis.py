@@ -107,6 +107,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/workflows/{workflow}/queries/{query_id}",
         "/v1/sessions",
         "/v1/sessions/{session}",
+        "/v1/microserving/items/{item}",
         "/v1/microserving/pin",
         "/v1/microserving/prep_recv",
         "/v1/microserving/remote_send",

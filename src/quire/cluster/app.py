@@ -22,15 +22,19 @@ from quire.cluster.nodes.record_reader import RecordReader, reader_name
 from quire.cluster.nodes.watch import NodeWatch
 from quire.cluster.own_routes import AdminKey, OwnRoutes
 from quire.cluster.passing.attaching import Attachments
+from quire.cluster.passing.background import BackgroundResponses
 from quire.cluster.passing.dispatch import Dispatcher
 from quire.cluster.passing.everywhere import AllEngines
 from quire.cluster.passing.moving import AnswerMoves
+from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.passing.overview import Overview
 from quire.cluster.passing.program_moves import ProgramMoves
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.proxy import Proxy
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.locating import Locator
+from quire.cluster.requests.places import AnyNode
+from quire.cluster.requests.request import Request
 from quire.cluster.routing.interrupting import Interrupter
 from quire.cluster.routing.loop_guard import LoopGuard
 from quire.cluster.routing.running import RunningStrategy, Try
@@ -103,6 +107,7 @@ class Router:
             hysteresis=config.hysteresis,
             cluster_headers=cluster_key.headers(),
         )
+        node.on_change = lambda: self.background.changed(node)
         watch = NodeWatch(node, config.times, cluster_key.headers())
         return Member(
             NodeEngine(node, cluster_key, watch.suspect, self.pages, self._move),
@@ -116,6 +121,9 @@ class Router:
         reader = RecordReader(node, headers, self._reader, asyncio.get_running_loop().time)
         await self.rescue.keep(reader, watch.suspect)
 
+    async def _begin(self, request: Request) -> OpenedAnswer:
+        return await self.dispatcher.open(request, AnyNode())
+
     async def _move(self, answer: RoutedAnswer, source: NodeEngine, target: NodeEngine) -> bool:
         return await self.moves.move(answer, source, target)
 
@@ -128,15 +136,18 @@ class Router:
     def _layers(self, server: ServerConfig) -> ASGIApp:
         locator = self._locator
         self.dispatcher = Dispatcher(self.fleet, self.strategy, locator, self.moves, self.rescue)
+        resume_key = self._config.cluster_key if self._config.resumes else None
+        self.background = BackgroundResponses(self._begin, resume_key)
         app: ASGIApp = Proxy(
             self.dispatcher,
-            AllEngines(self.fleet),
+            AllEngines(self.fleet, self.rescue.elsewhere),
             Attachments(locator, self.rescue, server, self._config.node_key),
             self.metrics,
             server,
-            resume_key=self._config.cluster_key if self._config.resumes else None,
+            resume_key=resume_key,
+            background=self.background,
         )
-        app = Overview(app, self.fleet, server.write_timeout_s)
+        app = Overview(app, self.fleet, server.write_timeout_s, self.rescue.elsewhere)
         app = KeyMiddleware(app, authenticator=Authenticator(self._config.tenants))
         app = OwnRoutes(
             app,

@@ -190,10 +190,11 @@ class OwnRoutes:
         engines = self._fleet.engines
         num_ready = sum(engine.node.takes_work for engine in engines)
         num_alive = sum(engine.node.liveness.is_alive for engine in engines)
-        body = {
-            "status": "ok" if num_ready else "no node",
-            "detail": f"{num_ready} of {len(engines)} nodes take work, {num_alive} are alive",
-        }
+        unreached = [one.name for one in engines if one.node.liveness.state == "not reached yet"]
+        detail = f"{num_ready} of {len(engines)} nodes take work, {num_alive} are alive"
+        if unreached:
+            detail += f", not reached yet: {', '.join(unreached)}"
+        body = {"status": "ok" if num_ready else "no node", "detail": detail}
         if num_ready or not is_ready_wanted:
             return JSONResponse(body)
         return JSONResponse(body, 503, {"retry-after": str(RETRY_AFTER_S)})

@@ -11,14 +11,16 @@ import msgspec
 
 
 class ToldPart(msgspec.Struct, frozen=True):
-    """A part of the record of the program ``id``. It belongs behind its earlier parts;
-    ``is_first``: it replaces them all. ``stays``: why no other node could go on with the program,
-    so that nothing more of it is sent."""
+    """Of the program ``id``. ``part`` belongs behind its earlier ones; ``is_first``: it takes the
+    place of them all. ``stays``: why no other node could go on with it, so that nothing more of it
+    is told. ``members``: the ids of the programs whose records are in this one: itself, and those
+    of its descendants that run."""
 
     id: str
     part: bytes
     is_first: bool
     stays: str | None = None
+    members: list[str] = []
 
 
 class EndedRecord(msgspec.Struct, frozen=True):

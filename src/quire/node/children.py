@@ -15,7 +15,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle, from_record
+from quire.core.errors import (
+    InvalidArgument,
+    MailboxClosed,
+    ProgramCancelled,
+    UnknownHandle,
+    from_record,
+)
 from quire.core.ids import TenantId
 from quire.core.quotas import Quotas
 from quire.node.encoders.programs import EncodedTokens
@@ -23,6 +29,7 @@ from quire.node.handing_over import EndedChild
 from quire.node.message_log import MessageReader
 from quire.node.program_handle import ProgramHandle
 from quire.node.quotas import tightest
+from quire.node.told_record import ToldRecord
 from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY, suggestion
@@ -119,6 +126,8 @@ class LaunchedChild:
         self.handle = handle
         self._num_read = num_read
         self._reader: MessageReader | None = None
+        if num_read:  # it waits for its parent, as it did there
+            self._reader = handle.attach(num_read)
 
     @property
     def id(self) -> str:
@@ -141,9 +150,21 @@ class LaunchedChild:
         """The number of the last message that its parent has received."""
         return self._num_read if self._reader is None else self._reader.position
 
-    async def left_messages(self) -> list[str]:
-        """The messages of an ended child that its parent has not received."""
-        return [message.text async for message in self.handle.attach(self.num_read)]
+    @property
+    def is_over(self) -> bool:
+        return self.handle.is_over
+
+    @property
+    def told(self) -> ToldRecord | None:
+        return None if self.is_over else self.handle.told
+
+    def left(self) -> EndedChild:
+        """What its parent may still ask for. Of one that ends now, as if it had ended."""
+        record, messages = self.handle.record(), self.handle.messages_after(self.num_read)
+        error = record.error
+        if error is None and not self.ended:
+            error = ProgramCancelled(f"program {self.name!r} was cancelled").record()
+        return EndedChild(record.result, error, messages, self.logs())
 
     async def result(self) -> Any:
         return await self.handle.result()
@@ -151,8 +172,8 @@ class LaunchedChild:
     def cancel(self, reason: str) -> None:
         self.handle.terminate(reason)
 
-    async def send(self, message: str) -> None:
-        await self.handle.send(message)
+    def send(self, message: str) -> Awaitable[None]:
+        return self.handle.send(message)
 
     async def receive(self) -> str:
         """Wait for the next message, from the first one on. Once the parent has begun to read, a
@@ -177,18 +198,20 @@ class LaunchedChild:
 class MovedChild:
     """The ``Child`` of a program that had ended before its parent came from another node."""
 
-    ended = True
+    ended = is_over = True
+    told: ToldRecord | None = None
 
     def __init__(self, id: str, name: str, ended: EndedChild) -> None:
         self.id = id
         self.name = name
         self._ended = ended
         self._messages = deque(ended.messages)
+        self.num_read = 0
         self.num_bytes = len(json.dumps(ended.result)) + sum(map(len, ended.messages))
 
-    async def left_messages(self) -> list[str]:
-        """The messages that its parent has not received."""
-        return list(self._messages)
+    def left(self) -> EndedChild:
+        """What its parent may still ask for."""
+        return msgspec.structs.replace(self._ended, messages=list(self._messages))
 
     async def result(self) -> Any:
         if self._ended.error is not None:
@@ -198,12 +221,13 @@ class MovedChild:
     def cancel(self, reason: str) -> None:
         """Do nothing: nothing is left to cancel."""
 
-    async def send(self, message: str) -> None:
+    def send(self, message: str) -> Awaitable[None]:
         raise MailboxClosed(f"child {self.name!r} has ended; nothing more can be sent")
 
     async def receive(self) -> str:
         if not self._messages:
             raise MailboxClosed(f"child {self.name!r} has ended; no more messages come")
+        self.num_read += 1
         return self._messages.popleft()
 
     def logs(self) -> list[dict[str, Any]]:

@@ -40,6 +40,15 @@ class EndedPrograms:
             forgotten.append(oldest)
         return forgotten
 
+    def drop(self, tenant: TenantId, program: str) -> None:
+        """``program`` is kept no more, if it was."""
+        kept = self._tenants.get(tenant, _Remembered())
+        for entry in kept.entries:
+            if entry[0] == program:
+                kept.entries.remove(entry)
+                kept.num_bytes -= entry[1]
+                return
+
     def _is_over(self, kept: _Remembered) -> bool:
         num = len(kept.entries)
         return num > self._max_programs or (num > 1 and kept.num_bytes > self._max_bytes)

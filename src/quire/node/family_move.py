@@ -12,7 +12,7 @@ from msgspec import structs
 
 from quire.core.errors import InvalidArgument, QuireError
 from quire.node.children import LaunchedChild, MovedChild
-from quire.node.handing_over import EndedChild, HandedChild, HandedProgram
+from quire.node.handing_over import HandedChild, HandedProgram
 from quire.node.program_handle import ProgramHandle
 from quire.programs.services.children import ChildHandle
 
@@ -76,14 +76,8 @@ async def _handed(child: ChildHandle) -> HandedChild:
                 raise
         else:
             return HandedChild(child.id, child.name, child.num_read, [], program, None)
-    result, error = None, None
-    try:
-        result = await child.result()
-    except QuireError as exc:
-        error = exc.record()
     assert isinstance(child, LaunchedChild | MovedChild)
-    ended = EndedChild(result, error, await child.left_messages(), child.logs())
-    return HandedChild(child.id, child.name, 0, [], None, ended)
+    return HandedChild(child.id, child.name, 0, [], None, child.left())
 
 
 def family_leaves(handle: ProgramHandle) -> None:
@@ -99,6 +93,13 @@ def family_stays(handle: ProgramHandle) -> None:
     for child in _running(handle):
         family_stays(child.handle)
     handle.stay()
+
+
+def family_left_behind(handle: ProgramHandle) -> None:
+    """This node was thought to be lost, and another one goes on with them. Idempotent."""
+    for child in _running(handle):
+        family_left_behind(child.handle)
+    handle.leave_behind()
 
 
 def _running(handle: ProgramHandle) -> list[LaunchedChild]:

@@ -78,11 +78,14 @@ class ProgramLauncher:
         encoded: EncodedTokens | None = None,
         taken: HandedProgram | None = None,
         programs: Programs = _NONE,
+        above: ProgramHandle | None = None,
     ) -> ProgramHandle:
-        """See ``Node.launch``. ``family``, ``encoded``: those of the parent that launches it.
-        ``taken``: the record of a program that comes from another node, with its running
-        descendants; ``programs``: their code."""
+        """See ``Node.launch``. ``encoded``: the token counter of the program that launches it.
+        ``taken``: the program comes from another node, with those of its descendants that run:
+        ``programs`` are their code. ``above``: the program that launches it."""
         self._admission.check()
+        if taken is not None:
+            launch = taken.launch(launch)
         if launch.form != program.form:
             launch = structs.replace(launch, form=program.form)
         parent = None if launch.parent is None else self.parent(launch.parent, launch.tenant)
@@ -93,7 +96,7 @@ class ProgramLauncher:
         ancestry = Ancestry(program, bounds, family, encoded, launch.seed, launch.priority)
         restarts = Restarts(ReplayLog()) if program.restartable else None
         if taken is not None:
-            launch, restarts = taken.launch(launch), taken.restarts()
+            restarts = taken.restarts()
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
         begin = self._beginning(program, launch, connect, family)
         handle = self._table.launch(
@@ -103,6 +106,7 @@ class ProgramLauncher:
             restarts,
             Origin(program, quotas),
             None if taken is None else taken.id,
+            above,
         )
         if taken is not None:
             handle.go_on()
@@ -133,7 +137,7 @@ class ProgramLauncher:
                 program = program.narrowed(ancestry.program.capabilities)
             family.num_descendants += 1
             handle = self.launch(
-                program, launch, quotas, family, ancestry.encoded, child.program, programs
+                program, launch, quotas, family, ancestry.encoded, child.program, programs, parent
             )
             handle.when_ended(family.leave)
             state.children[child.id] = LaunchedChild(handle, child.num_read)
@@ -172,16 +176,17 @@ class ProgramLauncher:
         quotas: Quotas,
         parent: Ancestry,
     ) -> ProgramHandle:
+        above = self._table.of(wanted.parent.program)
         launch = ProgramLaunch(
             wanted.parent.tenant,
             args,
-            parent=self._table.public_id(wanted.parent.program),
+            parent=None if above is None else above.id,
             parent_thread=wanted.thread,
             priority=parent.priority,
             seed=wanted.seed,
             named=wanted.named,
         )
-        return self.launch(program, launch, quotas, wanted.family, parent.encoded)
+        return self.launch(program, launch, quotas, wanted.family, parent.encoded, above=above)
 
     def parent(self, public_id: str, tenant: TenantId) -> ProgramId:
         """The running program or open session of ``tenant`` with this id; a session is also found

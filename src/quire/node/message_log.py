@@ -61,6 +61,10 @@ class MessageLog:
         """Bytes of the kept messages, as UTF-8."""
         return self._num_bytes
 
+    def after(self, number: int) -> list[str]:
+        """The kept messages with a sequence number above ``number``."""
+        return [message.text for message in self._kept if message.sequence > number]
+
     def attach(self, after: int = 0) -> MessageReader:
         """A reader of the kept messages with a sequence number above ``after``."""
         reader = MessageReader(self, after)

@@ -25,6 +25,7 @@ from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
+from quire.node.family_move import family_left_behind
 from quire.node.handing_over import HandedProgram, Programs
 from quire.node.health import NodeHealth
 from quire.node.life import NodeLife
@@ -297,7 +298,7 @@ class Node:
         table = self._parts.programs
         for gone in asked.gone:
             with suppress(UnknownHandle):
-                table.find(gone, tenant).leave_behind()
+                family_left_behind(table.find(gone, tenant))
         return await table.records(tenant).read(asked)
 
     def left_records(self, reader: str, tenant: TenantId) -> None:

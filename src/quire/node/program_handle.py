@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -84,8 +84,10 @@ class ProgramHandle:
         table: ProgramPlace,
         restarts: Restarts | None,
         origin: Origin | None = None,
+        above: ProgramHandle | None = None,
     ) -> None:
-        """Start the program. ``start`` gives it to its runtime, now and at each restart."""
+        """For the table. ``start`` gives the program to its runtime, now and at each restart.
+        ``above``: the program that launches it."""
         self._table, self._restarts, self._origin = table, restarts, origin
         if restarts is not None:
             self._start = start
@@ -93,8 +95,11 @@ class ProgramHandle:
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
         self._take_up(start())
         if origin is not None:
-            told = ToldRecord(self.id, self.name, self._launch, origin, restarts)
-            self._keeping.begin(table.records(self.tenant), told)
+            keeping = None if above is None or above._restarts is None else above._keeping
+            told = ToldRecord(
+                self.id, self.name, self._launch, origin, restarts, is_alone=keeping is None
+            )
+            self._keeping.begin(table.records(self.tenant), told, keeping)
         num_args = len(self._launch.args) + len(self._launch.named)
         self._output.note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
 
@@ -111,7 +116,7 @@ class ProgramHandle:
             self._move.stopped()
             old.cancel("it moves to another node")
             return
-        is_over = self._is_over or (old.state.ended and not was_away)
+        is_over = self.is_over or (old.state.ended and not was_away)
         if restarts is None or self._start is None or is_over:
             old.cancel("it ends, and its engine was lost")
             return
@@ -141,7 +146,7 @@ class ProgramHandle:
         """Raise ``InvalidArgument``, with the reason, if the program cannot move to another node.
         ``is_alone``: its parent does not move with it."""
         self._move.check(
-            self._launch, self._origin, self._restarts, is_over=self._is_over, is_alone=is_alone
+            self._launch, self._origin, self._restarts, is_over=self.is_over, is_alone=is_alone
         )
 
     async def hand_over(self, *, is_alone: bool = True) -> HandedProgram:
@@ -181,8 +186,11 @@ class ProgramHandle:
         self._has_gone()
 
     def leave_behind(self) -> None:
-        """Like ``leave``, for a program that still runs here: a router took this node for lost, and
-        another node continues the program. Idempotent."""
+        """This node was thought to be lost, and another one goes on with the program: as ``leave``,
+        of one that still runs here or has ended. Idempotent."""
+        if self.ended and not self.has_left:
+            self._move.leave()
+            self._table.left(self)
         if self.ended or self._restarts is None:
             return
         self._abandoned = self._move.leave()
@@ -204,7 +212,13 @@ class ProgramHandle:
         return self._move.has_left
 
     @property
-    def _is_over(self) -> bool:
+    def told(self) -> ToldRecord | None:
+        """Its record, as a router is told it; None: it has ended."""
+        return self._keeping.told
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended, or somebody has ended it."""
         return self.ended or not self._is_wanted or self._abandoned is not None
 
     def _give_up(self, error: QuireError) -> None:
@@ -259,16 +273,16 @@ class ProgramHandle:
             form=self._launch.form,
         )
 
-    async def send(self, message: str) -> None:
-        """Send a message to the program; wait while it has too many unread messages.
+    def send(self, message: str) -> Awaitable[None]:
+        """Send to the program's ``receive``: it has the message once this has returned; awaiting
+        waits while it has too many unread ones.
 
         Raises:
             MailboxFull: the program reads no messages.
             MailboxClosed: it has ended, or its input was closed.
         """
         self._move.check_here()
-        if (sent := send(message, self._running, self._restarts)) is not None:
-            await sent
+        return send(message, self._running, self._restarts)
 
     def take_frame(self, connection: str) -> None:
         """Count a frame of the connection to which a router has given this name; the caller acts on
@@ -286,6 +300,10 @@ class ProgramHandle:
         clients may have one. Close it when done: a reader that is neither read nor closed slows the
         program down."""
         return self._output.messages.attach(after)
+
+    def messages_after(self, number: int) -> list[str]:
+        """Those with a sequence number above ``number``, as far as they are kept."""
+        return self._output.messages.after(number)
 
     def signal(self, name: str, message: str | None = None) -> None:
         """Send the signal ``name``: ``message`` (with its text), ``end_of_input`` or ``cancel``.
@@ -377,7 +395,7 @@ class ProgramHandle:
             return
         if not self._output.take(running, self._restarts) or not running.has_outcome:
             return
-        keep = None if self._is_over else self._keeping.of_end(running)
+        keep = None if self.is_over else self._keeping.of_end(running)
         if keep is None:
             self._conclude(running)
         else:
@@ -385,7 +403,7 @@ class ProgramHandle:
 
     def _conclude(self, running: RunningProgram) -> None:
         self._move.ended()
-        self._keeping.end(may_be_lost=self._is_over)
+        self._keeping.end(may_be_lost=self.is_over)
         try:
             self._result = running.outcome()
             if self._abandoned is None:

@@ -24,7 +24,7 @@ def check_signal(name: str, message: str | None) -> None:
         )
 
 
-def send(message: str, running: RunningProgram, restarts: Restarts | None) -> SentMessage | None:
+def send(message: str, running: RunningProgram, restarts: Restarts | None) -> SentMessage:
     """See ``Restarts.send``."""
     return running.send(message) if restarts is None else restarts.send(running, message)
 

@@ -61,9 +61,11 @@ class ProgramTable:
         restarts: Restarts | None = None,
         origin: Origin | None = None,
         public_id: str | None = None,
+        above: ProgramHandle | None = None,
     ) -> ProgramHandle:
         """Enter a program; ``start`` gives it to its runtime. With ``restarts`` it is started again
-        when its engine was lost. ``public_id``: the id of a program that comes from another node.
+        when its engine was lost. ``public_id``: of one that comes from another node. ``above``: the
+        program that launches it.
 
         Raises:
             AlreadyExists: a program has this id.
@@ -81,7 +83,7 @@ class ProgramTable:
             self._calls = LoopCalls()
             self._calls.begin(asyncio.get_running_loop())
         handle = ProgramHandle(public_id or self._names.program_id(), launch, name, self._limits)
-        handle.begin(start, self, restarts, origin)
+        handle.begin(start, self, restarts, origin, above)
         self._running.setdefault(launch.tenant, {})[handle.id] = handle
         self._handles[handle.id] = handle
         self._by_program[handle.program] = handle
@@ -135,8 +137,12 @@ class ProgramTable:
             return list(self._running.get(tenant, {}).values())
         return [handle for running in self._running.values() for handle in running.values()]
 
+    def of(self, program: ProgramId) -> ProgramHandle | None:
+        """The launched program with this number."""
+        return self._by_program.get(program)
+
     def public_id(self, program: ProgramId) -> str | None:
-        handle = self._by_program.get(program)
+        handle = self.of(program)
         return None if handle is None else handle.id
 
     def note_blocked(self, program: str | None, stack: str) -> None:
@@ -181,6 +187,7 @@ class ProgramTable:
         del self._handles[handle.id], self._by_program[handle.program]
         self._figures.forget(handle.incarnations)
         self._on_forget(handle.incarnations)
+        self._ended.drop(handle.tenant, handle.id)
         self._runs_no_more(handle)
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
@@ -193,9 +200,9 @@ class ProgramTable:
         self._runs_no_more(handle)
 
     def _runs_no_more(self, handle: ProgramHandle) -> None:
-        running = self._running[handle.tenant]
+        running = self._running.get(handle.tenant, {})
         running.pop(handle.id, None)
         if not running:
-            del self._running[handle.tenant]
+            self._running.pop(handle.tenant, None)
         if not self._running:
             self._idle.set()

@@ -1,5 +1,5 @@
-"""Sends the records of a tenant's restartable programs to a router, which keeps them in case this
-node is lost.
+"""Tells the records of a tenant's restartable programs to a router, which keeps them for the case
+that this node is lost: that of a program with those of its children.
 
 A program's message to its clients waits until the router has the record that led to it: then
 another node, which continues from that record, sends the same message. Without a reader nothing
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from quire.core.errors import AlreadyExists
 from quire.core.record_parts import EndedRecord, RecordsWanted, ToldPart, ToldRecords
 from quire.node.loops import Bell
-from quire.node.told_record import ToldRecord
+from quire.node.told_family import ToldFamily
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class RecordFeed:
         self._poll_s = poll_s
         self._interval_s = interval_s
         self.name = secrets.token_hex(8)
-        self._records: dict[str, ToldRecord] = {}
+        self._records: dict[str, ToldFamily] = {}
         self._refused: set[str] = set()
         """Programs that the reader knows to be unable to move."""
         self._ended: list[EndedRecord] = []
@@ -79,13 +79,12 @@ class RecordFeed:
 
     # -- for programs ------------------------------------------------------------------------------
 
-    def add(self, record: ToldRecord) -> None:
-        """Add the record of a program that runs."""
+    def add(self, record: ToldFamily) -> None:
+        """A program runs."""
         self._records[record.id] = record
 
-    def end(self, record: ToldRecord, *, may_be_lost: bool) -> None:
-        """Drop the record: the program has ended, or is at another node. ``may_be_lost``: see
-        ``EndedRecord``."""
+    def end(self, record: ToldFamily, *, may_be_lost: bool) -> None:
+        """It has ended, or is at another node. ``may_be_lost``: see ``EndedRecord``."""
         if self._records.pop(record.id, None) is None:
             return
         is_told = not record.is_first or record.id in self._refused
@@ -96,14 +95,13 @@ class RecordFeed:
             self._ended.append(EndedRecord(record.id, may_be_lost))
             self._news.ring()
 
-    def waits_for(self, record: ToldRecord) -> bool:
-        """Whether ``kept`` would wait. For a program that cannot move it waits until the reader has
-        received the reason, once."""
+    def waits_for(self, record: ToldFamily) -> bool:
+        """Whether ``kept`` would wait. Of a program that stays, the reader is told why, once."""
         is_told = record.stays is not None and record.id in self._refused
         return self.has_reader and record.id in self._records and not is_told
 
-    async def kept(self, record: ToldRecord) -> None:
-        """Wait until the reader has the whole record of the program up to now, or is gone."""
+    async def kept(self, record: ToldFamily) -> None:
+        """Until the reader has all that the program has been told by now; or is gone."""
         if not self.waits_for(record):
             return
         future = self._wanted.get(record.id)
@@ -199,15 +197,15 @@ class RecordFeed:
             self._look_again_s = now_s + pause_s
         return found
 
-    def _part_of(self, record: ToldRecord) -> ToldPart | None:
-        is_first = record.is_first
+    def _part_of(self, record: ToldFamily) -> ToldPart | None:
         part = record.part()
-        if part is not None:
-            return ToldPart(record.id, part, is_first)
-        if record.stays is None or record.id in self._refused:
+        if part is None or part.stays is None:
+            self._refused.discard(record.id)  # what kept it here has ended
+        elif record.id in self._refused:
             return None
-        self._refused.add(record.id)
-        return ToldPart(record.id, b"", is_first=True, stays=record.stays)
+        else:
+            self._refused.add(record.id)
+        return part
 
     def _begin(self, reader: str) -> None:
         if reader != self._reader:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from quire.node.program_output import Keep
 from quire.node.record_feed import RecordFeed
+from quire.node.told_family import ToldFamily
 from quire.node.told_record import ToldRecord
 from quire.programs.runtime.running import RunningProgram
 
@@ -17,22 +18,30 @@ class RecordKeeping:
 
     def __init__(self) -> None:
         self._feed: RecordFeed | None = None
-        self._told: ToldRecord | None = None
+        self.told: ToldRecord | None = None
+        """The program's own record, while it runs."""
+        self._family: ToldFamily | None = None
+        """That its record is told with."""
         self._end_of: RunningProgram | None = None
         """The incarnation whose end has waited, or waits now."""
 
-    def begin(self, feed: RecordFeed, told: ToldRecord) -> None:
-        self._feed, self._told = feed, told
-        feed.add(told)
+    def begin(self, feed: RecordFeed, told: ToldRecord, above: RecordKeeping | None = None) -> None:
+        """``above``: that of the program that has launched it, and is told with it."""
+        self._feed, self.told = feed, told
+        if above is not None:
+            self._family = above._family
+        else:
+            self._family = ToldFamily(told)
+            feed.add(self._family)
 
     async def kept(self) -> None:
-        """Wait until a router has the record up to now, if one keeps it."""
-        if self._feed is not None and self._told is not None:
-            await self._feed.kept(self._told)
+        """Until what the program was told by now is kept, if anybody keeps it."""
+        if self._feed is not None and self._family is not None:
+            await self._feed.kept(self._family)
 
     def of_message(self) -> Keep | None:
-        """The wait that a message of the program needs now; None: none."""
-        if self._feed is None or self._told is None or not self._feed.waits_for(self._told):
+        """What a message of the program waits for now; None: nothing."""
+        if self._feed is None or self._family is None or not self._feed.waits_for(self._family):
             return None
         return self.kept
 
@@ -44,8 +53,10 @@ class RecordKeeping:
         return keep
 
     def end(self, *, may_be_lost: bool) -> None:
-        """Let go of the record: the program has ended, or goes on elsewhere. ``may_be_lost``: see
-        ``EndedRecord``."""
-        if self._feed is not None and self._told is not None:
-            self._feed.end(self._told, may_be_lost=may_be_lost)
-        self._told = self._end_of = None
+        """The program has ended, or goes on elsewhere: its record is let go, unless it is that of
+        another program, too. ``may_be_lost``: see ``EndedRecord``."""
+        told, family = self.told, self._family
+        is_own = told is not None and family is not None and family.id == told.id
+        if self._feed is not None and family is not None and is_own:
+            self._feed.end(family, may_be_lost=may_be_lost)
+        self.told = self._family = self._end_of = None

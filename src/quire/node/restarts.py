@@ -111,9 +111,9 @@ class Restarts:
 
     # -- to the program ----------------------------------------------------------------------------
 
-    def send(self, running: RunningProgram, message: str) -> SentMessage | None:
-        """Send a client's message to the program and record it. None: it is delivered after the
-        recorded messages. A refused message is not recorded: the next run would receive it.
+    def send(self, running: RunningProgram, message: str) -> SentMessage:
+        """A client sends a message. While the program is restarted it is delivered after the
+        recorded messages. One that is refused is not recorded: the next run would receive it.
 
         Raises:
             MailboxFull, MailboxClosed, InvalidArgument: see ``ProgramHandle.send``.
@@ -123,7 +123,7 @@ class Restarts:
         if self._feeding is not None:
             self._check_kept(message)
             self._keep(message)
-            return None
+            return SentMessage.without_waiting()
         sent = running.send(message)
         if not self.is_full:
             self._keep(message)

@@ -1,21 +1,19 @@
-"""The record of a running program, sent in parts to a reader that keeps a copy; and the parts put
-together again on another node.
+"""The record of a running program, told in parts to somebody who keeps a copy.
 
-A part has what was added to the record since the last one. Replies and errors of commands are sent
-once, as what the program has received (``heard``). Owns the form of a part and how much of a record
-has been sent. Must not know who keeps the parts.
+A part has what the record has gained since the last one. Replies and errors of commands are not
+told twice: what the program has heard contains them. Owns the form of a part and how far a record
+has been told. Must not know who keeps the parts, nor how they are put together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
 
 import msgspec
 
 from quire.core.commands import ExportPages, ImportPages
-from quire.core.errors import InvalidArgument, ProtocolMismatch
-from quire.core.wire import Codec
-from quire.node.handing_over import HandedProgram, Origin, handed, why_it_stays
+from quire.node.handing_over import EndedChild, HandedProgram, Origin, handed, why_it_stays
 from quire.node.program_records import ProgramLaunch
 from quire.node.recorded_answers import HandedAnswer, handed_answers, why_they_stay
 from quire.node.restarts import Restarts
@@ -25,14 +23,23 @@ from quire.programs.runtime.replay_log import (
     RecordedReply,
     ReplayLog,
 )
+from quire.programs.services.children import ChildState
 
-_HAS_CHILDREN = "it has launched programs of its own"
+
+class ToldChild(msgspec.Struct, frozen=True):
+    """A child as its parent has it now: see ``HandedChild``. ``ended``: what is left of it, once it
+    has ended or somebody has ended it."""
+
+    name: str
+    num_read: int
+    unread: list[str]
+    ended: EndedChild | None = None
 
 
 class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One part of a record. ``begin``: the program with an empty record, in the first part.
-    ``calls`` and ``requests``: by their place; one that was sent without its answer comes again
-    with it."""
+    """``begin``: the program with an empty record, in the first part. ``calls`` and ``requests``:
+    by their place; one that has been answered comes again. ``children``: those that have changed;
+    ``forgotten``: those that the program can ask for no more."""
 
     begin: HandedProgram | None
     issued: list[IssuedCommand]
@@ -44,9 +51,36 @@ class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     calls: dict[int, HandedAnswer]
     requests: dict[int, HandedAnswer]
     num_restarts: int
+    children: dict[str, ToldChild] = {}
+    forgotten: list[str] = []
+    num_launched: int = 0
 
 
-_CODEC: Codec[RecordPart] = Codec(RecordPart)
+class KeptChild(Protocol):
+    """What is told of a child of a restartable program on this node. ``told``: the record of one
+    that runs; ``is_over``: it has ended, or somebody has ended it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def num_read(self) -> int: ...
+
+    @property
+    def told(self) -> ToldRecord | None: ...
+
+    def left(self) -> EndedChild:
+        """What its parent may still ask for."""
+        ...
 
 
 class _Questions:
@@ -67,20 +101,61 @@ class _Questions:
         return found
 
 
+class _ChildNews:
+    """What has been told of a program's children."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[int, list[str], bool, bool]] = {}
+
+    def changed(self, state: ChildState) -> dict[str, ToldChild]:
+        found = {}
+        for child in _children(state):
+            unread = list(state.unread.get(child.id, ()))
+            now = (child.num_read, unread, child.is_over, child.ended)
+            before = self._told.get(child.id)
+            if now == before:
+                continue
+            has_left = child.is_over and (before is None or before[2:] != now[2:])
+            self._told[child.id] = now
+            ended = child.left() if has_left else None
+            found[child.id] = ToldChild(child.name, child.num_read, unread, ended)
+        return found
+
+    def forgotten(self, state: ChildState) -> list[str]:
+        if len(self._told) == len(state.children):
+            return []
+        gone = [id for id in self._told if id not in state.children]
+        for id in gone:
+            del self._told[id]
+        return gone
+
+
+def _children(state: ChildState) -> list[KeptChild]:
+    return [cast(KeptChild, child) for child in state.children.values()]
+
+
 class ToldRecord:
     """The record of the program ``id``. Belongs to the edge's loop; the program's own loop adds to
     the record meanwhile."""
 
     def __init__(
-        self, id: str, name: str, launch: ProgramLaunch, origin: Origin, restarts: Restarts | None
+        self,
+        id: str,
+        name: str,
+        launch: ProgramLaunch,
+        origin: Origin,
+        restarts: Restarts | None,
+        *,
+        is_alone: bool = True,
     ) -> None:
+        """``is_alone``: the record of its parent is not told with it."""
         self.id = id
-        self._name = name
+        self.name = name
         self._launch = launch
         self._origin = origin
         self._restarts = restarts
-        self.stays = why_it_stays(origin, launch, restarts, is_alone=True)
-        """Why no other node could continue the program; None: one can."""
+        self.stays = why_it_stays(origin, launch, restarts, is_alone=is_alone)
+        """Why no other node could go on with it; None: one can."""
         self.anew()
 
     def anew(self) -> None:
@@ -88,25 +163,43 @@ class ToldRecord:
         self.is_first = True
         """Whether the next part is the first one."""
         self._num_issued = self._num_heard = self._num_readings = self._num_received = 0
-        self._calls, self._requests = _Questions(), _Questions()
+        self._calls, self._requests, self._children = _Questions(), _Questions(), _ChildNews()
         self._is_input_closed = False
         self._frames: dict[str, int] = {}
-        self._num_restarts = 0
+        self._num_restarts = self._num_launched = 0
 
-    def part(self) -> bytes | None:
-        """The next part; None: nothing was added, or ``stays`` has the reason why no part is
-        sent."""
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its children can be told with it."""
+        return self._restarts is not None
+
+    def children(self) -> Iterator[ToldRecord]:
+        """The records of those that run."""
+        if self._restarts is not None:
+            for child in _children(self._restarts.child_state):
+                if (told := child.told) is not None:
+                    yield told
+
+    def part(self) -> RecordPart | None:
+        """What has come since the last part; None: nothing, or ``stays`` says why nothing is
+        told."""
         if self.stays is None and self._restarts is not None:
             part = self._next(self._restarts)
             if self.stays is None:
-                return None if part is None else _packed(part)
+                return part
         return None
 
     def _next(self, restarts: Restarts) -> RecordPart | None:
-        log = restarts.log
-        # taken first, because the program goes on: each reply needs its command in ``issued``
-        heard = log.heard[self._num_heard :]
-        calls, requests = self._calls.news(log.calls), self._requests.news(log.requests)
+        log, state = restarts.log, restarts.child_state
+        calls, requests = dict[int, RecordedQuestion](), dict[int, RecordedQuestion]()
+        while True:
+            # the program goes on meanwhile: what it has heard must not lack its command, and what
+            # it has asked follows from what it has heard
+            heard = log.heard[self._num_heard :]
+            calls |= self._calls.news(log.calls)
+            requests |= self._requests.news(log.requests)
+            if len(log.heard) == self._num_heard + len(heard):
+                break
         part = RecordPart(
             begin=self._begin() if self.is_first else None,
             issued=[IssuedCommand(one.queue, one.asked, one.sent) for one in self._issued(log)],
@@ -118,16 +211,19 @@ class ToldRecord:
             calls=self._told(calls),
             requests=self._told(requests, of_hosts=True),
             num_restarts=log.num_restarts,
+            children=self._children.changed(state),
+            forgotten=self._children.forgotten(state),
+            num_launched=state.num_launched,
         )
         if restarts.is_full:
             self.stays = "it was told more than is recorded"
-        if restarts.child_state.num_launched:
-            self.stays = _HAS_CHILDREN
         is_empty = (
             not (self.is_first or part.issued or part.heard or part.readings or part.received)
             and not (part.calls or part.requests or part.frames)
+            and not (part.children or part.forgotten)
             and part.is_input_closed == self._is_input_closed
             and part.num_restarts == self._num_restarts
+            and part.num_launched == self._num_launched
         )
         self._note(part)
         return None if is_empty else part
@@ -139,6 +235,7 @@ class ToldRecord:
         self._num_readings += len(part.readings)
         self._num_received += len(part.received)
         self._is_input_closed, self._num_restarts = part.is_input_closed, part.num_restarts
+        self._num_launched = part.num_launched
 
     def _new_frames(self, frames: dict[str, int]) -> dict[str, int]:
         before, self._frames = self._frames, dict(frames)
@@ -146,7 +243,7 @@ class ToldRecord:
 
     def _begin(self) -> HandedProgram:
         empty = Restarts(ReplayLog())
-        return handed(self.id, self._name, self._origin, self._launch, empty)
+        return handed(self.id, self.name, self._origin, self._launch, empty)
 
     def _issued(self, log: ReplayLog) -> list[IssuedCommand]:
         issued = log.in_order[self._num_issued :]
@@ -163,62 +260,3 @@ class ToldRecord:
             self.stays = why
             return {}
         return dict(zip(asked, handed_answers(found), strict=True))
-
-
-def _packed(part: RecordPart) -> bytes:
-    return msgspec.msgpack.encode(list(map(bytes, _CODEC.encode(part))))
-
-
-def _unpacked(part: bytes) -> RecordPart:
-    try:
-        return _CODEC.decode(msgspec.msgpack.decode(part, type=list[bytes]))
-    except (msgspec.DecodeError, ProtocolMismatch) as exc:
-        raise InvalidArgument(
-            f"this is no part of a program's record of this release: {exc}"
-        ) from exc
-
-
-def program_of(parts: Sequence[bytes]) -> HandedProgram:
-    """The program whose record was sent in ``parts``. Its node was lost, which counts as a
-    restart.
-
-    Raises:
-        InvalidArgument: they are no record of this release, or not from its beginning.
-    """
-    log, received, begin = ReplayLog(), list[str](), None
-    calls, requests = dict[int, HandedAnswer](), dict[int, HandedAnswer]()
-    is_input_closed, frames = False, dict[str, int]()
-    for packed in parts:
-        part = _unpacked(packed)
-        if (part.begin is None) is (begin is None):
-            raise InvalidArgument("these parts of a program's record are not those from its first")
-        begin = begin or part.begin
-        for issued in part.issued:
-            log.begun(issued)
-        for one in part.heard:
-            log.note(one.turn, one.command, one.reply, one.error, one.last)
-        log.readings += part.readings
-        received += part.received
-        is_input_closed, log.num_restarts = part.is_input_closed, part.num_restarts
-        calls |= part.calls
-        requests |= part.requests
-        frames |= part.frames
-    if begin is None:
-        raise InvalidArgument("there are no parts of a program's record")
-    return msgspec.structs.replace(
-        begin,
-        issued=log.issued,
-        heard=log.heard,
-        readings=log.readings,
-        slots=log.slots,
-        num_restarts=log.num_restarts + 1,
-        received=received,
-        is_input_closed=is_input_closed,
-        frames=frames,
-        calls=_in_order(calls),
-        requests=_in_order(requests),
-    )
-
-
-def _in_order(answers: dict[int, HandedAnswer]) -> list[HandedAnswer]:
-    return [answers[place] for place in sorted(answers)]

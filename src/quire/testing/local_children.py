@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.core.errors import InvalidArgument, UnknownHandle
@@ -59,8 +59,8 @@ class LocalChild:
     def cancel(self, reason: str) -> None:
         self._running.cancel(reason)
 
-    async def send(self, message: str) -> None:
-        await self._running.send(message)
+    def send(self, message: str) -> Awaitable[None]:
+        return self._running.send(message)
 
     async def receive(self) -> str:
         return await self._running.receive()

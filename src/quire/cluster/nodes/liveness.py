@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-NodeState = Literal["unknown", "ready", "busy", "dead"]
-"""``unknown``: not asked yet. ``busy``: alive, but loading or draining: it takes no new work."""
+NodeState = Literal["unknown", "not reached yet", "ready", "busy", "dead"]
+"""``unknown``: not asked yet. ``not reached yet``: it has never answered; it may still start.
+``busy``: alive, but loading or draining: it takes no new work. ``dead``: it has answered before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Liveness:
         self._hysteresis = hysteresis or Hysteresis()
         self._num_failed = 0
         self._num_answered = 0
+        self._was_reached = False
         self.state: NodeState = "unknown"
         self.reason = "it has not been asked yet"
 
@@ -36,21 +38,35 @@ class Liveness:
     def is_alive(self) -> bool:
         return self.state in ("ready", "busy")
 
+    @property
+    def is_gone(self) -> bool:
+        """It is dead, or has never been reached: it is asked nothing but whether it is there."""
+        return self.state in ("dead", "not reached yet")
+
+    @property
+    def absence(self) -> str:
+        """Why one that ``is_gone`` is asked nothing."""
+        what = "is lost" if self.state == "dead" else "is not reached yet"
+        return f"{what}: {self.reason}"
+
     def answered(self, *, is_ready: bool, reason: str = "") -> None:
         """Note that a probe was answered."""
         self._num_failed = 0
         self._num_answered += 1
+        self._was_reached = True
         if self.state == "dead" and self._num_answered < self._hysteresis.num_successes:
             return
         self.state = "ready" if is_ready else "busy"
         self.reason = "" if is_ready else reason
 
     def failed(self, reason: str) -> bool:
-        """Note that a probe failed. Return whether the node is dead."""
+        """A probe failed. Returns whether the node is gone."""
         self._num_answered = 0
         self._num_failed += 1
-        if self.state == "unknown" or self._num_failed >= self._hysteresis.num_failures:
+        if not self._was_reached:
+            self.state = "not reached yet"
+        elif self._num_failed >= self._hysteresis.num_failures:
             self.state = "dead"
         if not self.is_alive:
             self.reason = reason
-        return self.state == "dead"
+        return self.is_gone

@@ -7,7 +7,7 @@ Owns the form of a request on its way to the node. Must not know which node is a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from quire.cluster.nodes.addresses import NodeAddress
@@ -77,7 +77,9 @@ class RoutedNode:
         )
         self.figures = NodeFigures()
         self.num_others = 0
-        """Requests of other clients that the node had when it was asked last."""
+        """Requests that the node had from elsewhere when it was asked last."""
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when its state has become another one."""
         self.is_draining = False
         """Whether the operator of the router wants the node empty."""
         self._num_outstanding = 0

@@ -42,10 +42,11 @@ class NotTold(EngineLost):
 
 @dataclass(slots=True)
 class HeldRecord:
-    """The record of one program. ``stays``: why it cannot go on elsewhere. ``ended_s``: when it
-    ended."""
+    """Of one program with its descendants. ``members``: the ids of those that run, itself first.
+    ``stays``: why they cannot go on elsewhere. ``ended_s``: when it ended."""
 
     parts: list[bytes] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
     num_bytes: int = 0
     stays: str | None = None
     ended_s: float | None = None
@@ -58,6 +59,7 @@ class HeldRecord:
     def take(self, told: ToldPart) -> None:
         if told.is_first:
             self.parts, self.num_bytes, self.stays = [], 0, None
+        self.members = told.members
         self.stays = self.stays or told.stays
         if self.stays is None:
             self.parts.append(told.part)
@@ -108,6 +110,14 @@ class RecordReader:
     def num_bytes(self) -> int:
         return self._num_bytes
 
+    def has(self, id: str) -> bool:
+        """Whether the record of the program ``id`` is here, its own or that of an ancestor."""
+        return any(
+            id == held or id in record.members
+            for records in (self.kept, self.orphans)
+            for held, record in records.items()
+        )
+
     async def read(self) -> None:
         """Ask the node once, and take its answer.
 
@@ -141,10 +151,11 @@ class RecordReader:
         self.kept = {}
 
     def let_go(self, id: str, *, is_elsewhere: bool) -> None:
-        """Drop an orphan: its program goes on elsewhere, or nowhere."""
-        self._num_bytes -= self.orphans.pop(id).num_bytes
+        """An orphan goes on elsewhere, or nowhere."""
+        record = self.orphans.pop(id)
+        self._num_bytes -= record.num_bytes
         if is_elsewhere:
-            self.gone.add(id)
+            self.gone.update((id, *record.members))
 
     def tell_once(self, complaint: str) -> None:
         if complaint and complaint != self._complaint:

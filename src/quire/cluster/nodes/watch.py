@@ -93,9 +93,9 @@ class NodeWatch:
             if node.liveness.failed(reason):
                 self._models_until_s = 0.0
                 if not isinstance(exc, _Unhealthy):
-                    # the connections of a silent node may stay open for ever, so silent exchanges
-                    # end; a node that is only too busy to answer probes goes on with its streams
-                    error = EngineLost(f"node {node.name} is lost: {reason}")
+                    # a silent node's connections may stay open for ever; one that is only too busy
+                    # to answer probes goes on with its streams
+                    error = EngineLost(f"node {node.name} {node.liveness.absence}")
                     node.pool.fail(error, silent_since_s=asked_s)
         if node.liveness.state != before:
             logger.log(
@@ -105,6 +105,7 @@ class NodeWatch:
                 node.liveness.state,
                 f": {node.liveness.reason}" if node.liveness.reason else "",
             )
+            node.on_change()
 
     async def _ask(self) -> None:
         node = self._node

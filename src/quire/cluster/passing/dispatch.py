@@ -18,6 +18,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.said import is_ending, said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.passing.awaited_launches import AwaitedProgram
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import AnswerMoves
 from quire.cluster.passing.opened import EVENTS, OpenedAnswer, open_answer, unopened
@@ -249,10 +250,10 @@ class Dispatcher:
     async def _at(self, request: Request, engine: NodeEngine) -> OpenedAnswer:
         """Ask ``engine`` and no other, once."""
         liveness = engine.node.liveness
-        if liveness.state == "dead":
+        if liveness.is_gone:
             raise EngineLost(
-                f"node {engine.name}, which has what was asked for, is lost: {liveness.reason}; "
-                "try again when it is back"
+                f"node {engine.name}, which has what was asked for, {liveness.absence}; "
+                "try again when it is there"
             )
         return unopened(await self._begun(request, await engine.send(request, may_repeat=False)))
 
@@ -266,7 +267,7 @@ class Dispatcher:
         """Return ``answer``, or in its place one that can go on elsewhere, as soon as its head has
         arrived."""
         answer = self._resuming(request, answer)
-        if isinstance(answer, WholeAnswer):
+        if isinstance(answer, WholeAnswer | AwaitedProgram):
             await answer.arrive()
         return answer
 
@@ -274,7 +275,8 @@ class Dispatcher:
         if not answer.head.get(b"content-type").startswith(EVENTS):
             return answer
         if is_of_program(request):
-            return FollowedAnswer(answer, request, self._follow)
+            followed = AwaitedProgram if request.awaits_program else FollowedAnswer
+            return followed(answer, request, self._follow)
         if not request.is_resumable:
             return answer
         movable: OutlivingAnswer

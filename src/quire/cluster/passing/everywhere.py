@@ -7,7 +7,7 @@ Owns how many answers become one. Must not know which node has a single thing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -55,10 +55,14 @@ class BodyAnswer:
 
 
 class AllEngines:
-    """All engines of ``fleet``."""
+    """All engines of ``fleet``. ``elsewhere``: the programs that a node of this name lists, and
+    another one has."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(
+        self, fleet: Fleet, elsewhere: Callable[[str], Collection[str]] = lambda name: ()
+    ) -> None:
         self._fleet = fleet
+        self._elsewhere = elsewhere
 
     async def told(self, request: Request) -> OpenedAnswer:
         """Send ``request`` to every living node. Return the first refusal; if no node refuses, the
@@ -103,12 +107,12 @@ class AllEngines:
             for item in found if isinstance(found, list) else ():
                 items.setdefault(_id_at(item), item)
         if not is_paged:
-            return _made({"object": "list", "data": list(items.values())})
+            return made({"object": "list", "data": list(items.values())})
         newest = sorted(items.values(), key=_time_of, reverse=True)
         if query.get("order") == "asc":
             newest.reverse()
         page = ListPage(newest, _id_of, after, limit)
-        return _made(
+        return made(
             {
                 "object": "list",
                 "data": page.items,
@@ -134,7 +138,10 @@ class AllEngines:
             listed = msgspec.json.decode(opened.first, type=dict[str, Any])
             found = listed.get("data", ())
             if request.path in _OF_NODES:
-                found = [{**item, "node": engine.name} for item in found]
+                gone = self._elsewhere(engine.name)
+                found = [
+                    {**item, "node": engine.name} for item in found if item.get("id") not in gone
+                ]
             items += found
             after = listed.get("last_id")
             if not (is_paged and listed.get("has_more") and after):
@@ -155,13 +162,14 @@ class AllEngines:
         return OpenedAnswer(BodyAnswer(engine.name, head), body, is_whole=True)
 
     def _living(self) -> list[NodeEngine]:
-        living = [engine for engine in self._fleet.engines if engine.node.liveness.state != "dead"]
+        living = [engine for engine in self._fleet.engines if not engine.node.liveness.is_gone]
         if not living:
             raise CapacityError("no node is alive: try again")
         return living
 
 
-def _made(body: Mapping[str, Any]) -> OpenedAnswer:
+def made(body: Mapping[str, Any]) -> OpenedAnswer:
+    """An answer of the router itself."""
     encoded = msgspec.json.encode(body)
     headers = [
         (b"content-type", b"application/json"),

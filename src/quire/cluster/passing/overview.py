@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Collection
 from urllib.parse import parse_qs, quote
 
 import msgspec
@@ -41,10 +41,17 @@ _ACCESS = (b"authorization", b"x-api-key")
 
 
 class Overview:
-    """The layer around ``app`` that serves these paths."""
+    """The layer around ``app`` that answers these paths. ``elsewhere``: see ``AllEngines``."""
 
-    def __init__(self, app: ASGIApp, fleet: Fleet, write_timeout_s: float) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        fleet: Fleet,
+        write_timeout_s: float,
+        elsewhere: Callable[[str], Collection[str]] = lambda name: (),
+    ) -> None:
         self._app = app
+        self._elsewhere = elsewhere
         self._fleet = fleet
         self._write_timeout_s = write_timeout_s
         self._page = read_page_files()
@@ -124,8 +131,8 @@ class Overview:
 
     async def _ask_one(self, engine: NodeEngine, since: str, headers: RawHeaders) -> Row | str:
         node = engine.node
-        if node.liveness.state == "dead":
-            return node.liveness.reason or "it is dead"
+        if node.liveness.is_gone:
+            return f"it {node.liveness.absence}"
         target = f"{_LIVE}?since={quote(since, safe='')}" if since else _LIVE
         try:
             async with asyncio.timeout(_TIMEOUT_S):
@@ -143,7 +150,10 @@ class Overview:
         if status in (401, 403):
             error = told.get("error") or {}
             raise HttpError(status, str(error.get("message")), code=error.get("code"))
-        return told if status == 200 else f"status {status}"
+        if status != 200:
+            return f"status {status}"
+        gone = self._elsewhere(engine.name)
+        return {**told, "programs": [row for row in told["programs"] if row["id"] not in gone]}
 
     def _file(self, scope: Scope) -> Response:
         name = scope["path"].removeprefix(PAGE_PATH).removeprefix("/") or "index.html"

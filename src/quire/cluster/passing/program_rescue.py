@@ -81,7 +81,7 @@ class ProgramRescue:
             while True:
                 retry_s = await self._read(reader, suspect)
                 is_told = retry_s == 0.0
-                if not is_told and liveness.state == "dead":
+                if not is_told and liveness.is_gone:
                     reader.lose()
                 if reader.orphans:
                     await self._rescue(reader)
@@ -121,13 +121,17 @@ class ProgramRescue:
             await self._changes()
 
     def outdated(self, lookup: str) -> set[str]:
-        """Return the names of nodes that were taken for lost, and do not know yet that the program
-        under this path goes on elsewhere. They end theirs when they learn it."""
-        return {
-            reader.node.name
-            for reader in self._readers
-            if any(program_lookups(id)[0] == lookup for id in reader.gone)
-        }
+        """The names of nodes that were thought to be lost, and have not heard yet that the program
+        under this path goes on elsewhere. Theirs ends when they hear so."""
+        id = _program_at(lookup)
+        return {reader.node.name for reader in self._readers if id in reader.gone}
+
+    def elsewhere(self, node: str) -> frozenset[str]:
+        """The programs of the node of this name that another one goes on with, which it has not
+        heard yet: it may still list them."""
+        return frozenset(
+            id for reader in self._readers if reader.node.name == node for id in reader.gone
+        )
 
     def check(self, lookups: Sequence[str]) -> None:
         """Raise ``UnknownHandle`` if the program is lost."""
@@ -136,13 +140,10 @@ class ProgramRescue:
             raise UnknownHandle(why)
 
     def _patience_s(self, lookups: Sequence[str]) -> float:
-        """Return for how long a node may still take the program: it may while this router has the
-        record or has given it to a node, or while another router may have it."""
-        if lookups[0] in self._rescued or any(
-            program_lookups(id)[0] == lookups[0]
-            for reader in self._readers
-            for id in (*reader.kept, *reader.orphans)
-        ):
+        """For how long a node may still take it: this router has its record, or has given it to a
+        node; or another router may have it."""
+        id = _program_at(lookups[0])
+        if lookups[0] in self._rescued or any(reader.has(id) for reader in self._readers):
             return _FIND_S
         return 0.0 if all(reader.is_told for reader in self._readers) else _OTHERS_S
 
@@ -185,9 +186,10 @@ class ProgramRescue:
                 self.num_rescued += 1
                 logger.warning("program %s goes on at %s: node %s is lost", id, target, name)
                 reader.let_go(id, is_elsewhere=True)
-                lookups = program_lookups(id)
-                _remember(self._rescued, lookups[0], None)
-                self._locator.forget(lookups)
+                for one in {id, *record.members}:
+                    lookups = program_lookups(one)
+                    _remember(self._rescued, lookups[0], None)
+                    self._locator.forget(lookups)
                 self._tell()
                 return
         if why is None:
@@ -195,8 +197,12 @@ class ProgramRescue:
         logger.warning("program %s is lost with its node %s: %s", id, name, why)
         self.num_lost += 1
         reader.let_go(id, is_elsewhere=False)
-        said = f"program {id} was lost with its node {name}: {why}"
-        _remember(self._lost, program_lookups(id)[0], said)
+        lost = f"was lost with its node {name}"
+        _remember(self._lost, program_lookups(id)[0], f"program {id} {lost}: {why}")
+        for one in record.members:
+            if one != id:
+                said = f"program {one} {lost} and with {id}, to which it belongs: {why}"
+                _remember(self._lost, program_lookups(one)[0], said)
         self._tell()
 
     def _tell(self) -> None:
@@ -235,6 +241,10 @@ class ProgramRescue:
             with await node.ask("POST", _TAKE, self._headers, body, may_repeat=False) as exchange:
                 status = (await exchange.head()).status
                 return status, await exchange.read_all(_MAX_BYTES)
+
+
+def _program_at(lookup: str) -> str:
+    return lookup.rpartition("/")[2]
 
 
 def _remember(known: OrderedDict[str, T], lookup: str, what: T) -> None:

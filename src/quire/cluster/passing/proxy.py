@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from quire.cluster.metrics import RouterMetrics
 from quire.cluster.passing.attaching import Attachments
+from quire.cluster.passing.awaited_launches import awaiting
+from quire.cluster.passing.background import BackgroundResponses
 from quire.cluster.passing.delivery import BrokenAnswer, Delivery
 from quire.cluster.passing.dispatch import Dispatcher
 from quire.cluster.passing.everywhere import AllEngines
@@ -46,7 +48,9 @@ class Proxy:
         config: ServerConfig,
         *,
         resume_key: str | None,
+        background: BackgroundResponses,
     ) -> None:
+        self._background = background
         self._resume_key = resume_key
         self._dispatcher = dispatcher
         self._everyone = everyone
@@ -65,7 +69,7 @@ class Proxy:
             await refuse(error, scope, receive, send)
             return
         if self._resume_key is not None:
-            request = retold(resumable(request), self._resume_key)
+            request = retold(resumable(awaiting(request)), self._resume_key)
         call = _Call(self, request, scope, send, started)
         work = asyncio.create_task(call.run())
         # an upload's body is read by the work itself, which then notices a disconnect
@@ -104,6 +108,12 @@ class Proxy:
         Raises:
             QuireError: none begins.
         """
+        known = self._background.known(request)
+        if known is not None:
+            return known
+        return await self._background.noted(request, await self._placed(request))
+
+    async def _placed(self, request: Request) -> OpenedAnswer:
         place = place_of(request)
         if isinstance(place, NotRouted):
             raise HttpError(404, f"{request.path}: {place.remedy}", code="not_found")

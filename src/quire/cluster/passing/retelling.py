@@ -8,6 +8,7 @@ is delivered twice. Must not know what events mean, nor how the next engine is c
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -19,7 +20,7 @@ from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import CHAT, COMPLETIONS, RawHeaders, Request
 from quire.core.exchange import CLUSTER_KEY_HEADER
-from quire.server.going_on import COMMENT, TELLS_HEADER, ToldChunk, ToldTokens
+from quire.server.going_on import COMMENT, TELLS_HEADER, PartialAnswer, ToldChunk, ToldTokens
 from quire.server.strict_json import GENERATED_HEADER
 
 SendOn = Callable[[Request], Awaitable[RoutedAnswer]]
@@ -41,6 +42,7 @@ _ENDS = {
 }
 """How the last event of each stream begins, for the streams that can go on."""
 
+_SEED_BITS = 62
 _STAYS = "conversation"
 """A response with this field moves only if its node is lost: its answer belongs to the
 conversation, which no other node has."""
@@ -59,6 +61,14 @@ def retold(request: Request, cluster_key: str) -> Request:
     asked = _with(request, request.body, [(TELLS_HEADER, "1"), (CLUSTER_KEY_HEADER, cluster_key)])
     asked.is_resumable = True
     return asked
+
+
+def begun_again(request: Request, cluster_key: str, key: str, created: int) -> Request:
+    """``request`` for an answer of another node under the id that it had (``key``): from its
+    beginning, because nobody was told anything of it."""
+    nothing = msgspec.msgpack.encode(PartialAnswer(key, created, secrets.randbits(_SEED_BITS), []))
+    own = [(CLUSTER_KEY_HEADER, cluster_key), (GENERATED_HEADER, str(len(nothing)))]
+    return _with(request, nothing + request.body, own)
 
 
 def _can_go_on(path: str, fields: Mapping[str, Any]) -> bool:

@@ -86,8 +86,8 @@ class Locator:
             self._known.popitem(last=False)
 
     async def _has(self, node: RoutedNode, lookups: Sequence[str], access: RawHeaders) -> bool:
-        if node.liveness.state == "dead":
-            raise EngineLost(f"node {node.name} is lost: {node.liveness.reason}")
+        if node.liveness.is_gone:
+            raise EngineLost(f"node {node.name} {node.liveness.absence}")
         async with asyncio.timeout(_TIMEOUT_S):
             for path in lookups:
                 with await node.ask("GET", path, access) as exchange:

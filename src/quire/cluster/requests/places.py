@@ -145,6 +145,8 @@ def _of_work(request: Request) -> Place:
         return _holder("responses", quote(previous, safe=""))
     if request.path == "/v1/responses" and (conversation := request.conversation()):
         return _holder("conversations", quote(conversation, safe=""))
+    if request.path == "/v1/responses" and (item := request.referenced_item()):
+        return _holder_of_item(item)
     session = request.session
     if session is None:
         return AnyNode()
@@ -160,6 +162,8 @@ def _of_making(request: Request) -> Place:
         return LeastBusyNode()
     if request.path == "/v1/sessions" and (session := request.text_of("id")):
         return SessionHome(session)
+    if request.path == "/v1/conversations" and (item := request.referenced_item()):
+        return _holder_of_item(item)
     if request.path == "/v1/batches" and (file := request.text_of("input_file_id")):
         return _holder("files", quote(file, safe=""))
     is_query = _QUERY.fullmatch(request.path) is not None
@@ -186,6 +190,11 @@ def _holder(kind: str, name: str) -> HoldingNode:
     return HoldingNode(
         name, program_lookups(name) if kind == "programs" else (f"/v1/{kind}/{name}",)
     )
+
+
+def _holder_of_item(item: str) -> HoldingNode:
+    """The node that stores a response with ``item``."""
+    return HoldingNode(item, (f"/v1/microserving/items/{quote(item, safe='')}",))
 
 
 def program_lookups(name: str) -> tuple[str, ...]:

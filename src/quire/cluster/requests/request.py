@@ -104,7 +104,9 @@ class Request:
         self.prefers: str | None = None
         """The name of the engine at which the answer is to go on when it leaves its present one."""
         self.is_resumable = False
-        """Whether the answer's events contain what is needed to go on at another engine."""
+        """Whether its events tell what is needed to go on at another engine."""
+        self.awaits_program = False
+        """Whether its client is to be answered when the program that it launches has ended."""
         self.tells_tokens = True
         """Whether the client has asked for the tokens that the events contain."""
         self.pages: PromptPages | None = None
@@ -200,12 +202,31 @@ class Request:
         named = value.get("id") if isinstance(value, dict) else value
         return named if isinstance(named, str) else None
 
+    def referenced_item(self) -> str | None:
+        """The id of the first item that its input or its items only name: the node that stores it
+        is to be asked."""
+        if b'"id"' not in self.body:
+            return None
+        for name in ("input", "items"):
+            items = self.fields.get(name)
+            for item in items if isinstance(items, list) else ():
+                if isinstance(item, dict) and _is_reference(item):
+                    return str(item["id"])
+        return None
+
     @cached_property
     def _read(self) -> _Read:
         try:
             return msgspec.json.decode(self.body, type=_Read) if self.body else _Read()
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return _Read()
+
+
+def _is_reference(item: dict[str, Any]) -> bool:
+    """As nodes read it: what has neither a type nor a role refers to an item, too."""
+    kind = item.get("type")
+    is_one = kind == "item_reference" or (kind is None and "role" not in item)
+    return is_one and isinstance(item.get("id"), str) and bool(item["id"])
 
 
 def _kinds(message: Any) -> set[Any]:

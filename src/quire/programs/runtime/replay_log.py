@@ -17,6 +17,7 @@ from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
 from quire.programs.inferlet import Inferlet
+from quire.programs.services.asked import current_question
 
 LOSSES = frozenset({"engine_lost", "page_lost"})
 """Failures after which a restartable program is run again."""
@@ -152,6 +153,10 @@ class Questions:
         refused, so that the next one neither receives their answers nor repeats them."""
         self._is_over = True
 
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
     async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:
         """The recorded answer to the next question, or that of ``carry_out()``.
 
@@ -169,12 +174,15 @@ class Questions:
         if entry.what != what and plain(entry.what) != plain(what):
             raise not_repeated(f"{self._name} {what[0]}")
         if not entry.answered:
+            before = current_question.set(_AskedNow(entry, self))
             try:
                 entry.answer = await carry_out()
             except Exception as exc:
                 if self._is_over:  # it was cut off: the next incarnation asks again
                     raise
                 entry.error = exc
+            finally:
+                current_question.reset(before)
             entry.answered = True
             self._num_bytes += _size(entry.answer)
         if entry.error is not None:
@@ -197,6 +205,28 @@ class Questions:
         if entry is _UNKEPT:
             raise cannot_resume(f"it had asked more than is recorded ({self._name} {what[0]})")
         return entry
+
+
+class _AskedNow:
+    """``AskedNow`` of ``entry``."""
+
+    __slots__ = ("_entry", "_questions")
+
+    def __init__(self, entry: RecordedQuestion, questions: Questions) -> None:
+        self._entry = entry
+        self._questions = questions
+
+    @property
+    def is_over(self) -> bool:
+        return self._questions.is_over
+
+    def settle(self, answer: Any) -> None:
+        self._entry.answer = answer
+        self._entry.answered = True
+
+    def forget(self) -> None:
+        self._entry.answer = None
+        self._entry.answered = False
 
 
 _UNKEPT = RecordedQuestion(())

@@ -22,6 +22,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import ThreadId
 from quire.core.quotas import Quotas
+from quire.programs.services.asked import AskedNow, check_goes_on, current_question
 from quire.programs.services.operations import Identity, ProgramService, operation
 
 MAX_KEPT = 256
@@ -56,7 +57,9 @@ class ChildHandle(Protocol):
 
     def cancel(self, reason: str) -> None: ...
 
-    async def send(self, message: str) -> None: ...
+    def send(self, message: str) -> Awaitable[None]:
+        """The message is the child's once this has returned; awaiting waits for room."""
+        ...
 
     async def receive(self) -> str:
         """Its next message; ``MailboxClosed`` after the last."""
@@ -134,11 +137,16 @@ class _Receipt:
     """The state of one wait for a message: the text, once it is taken, and whether the wait was
     cancelled."""
 
-    __slots__ = ("is_given_up", "text")
+    __slots__ = ("is_given_up", "question", "text")
 
-    def __init__(self) -> None:
+    def __init__(self, question: AskedNow | None) -> None:
+        self.question = question
         self.text: str | None = None
         self.is_given_up = False
+
+    @property
+    def is_unwanted(self) -> bool:
+        return self.is_given_up or (self.question is not None and self.question.is_over)
 
 
 class ChildService(ProgramService):
@@ -147,7 +155,8 @@ class ChildService(ProgramService):
     ``on_node`` runs work on the family's loop; ``soon`` schedules a callback there from any thread.
     ``lasting``: the service is of a restartable program, whose children outlive its incarnations:
     ``close`` ends one incarnation, ``end`` the program. ``identity``: that of the present
-    incarnation. ``state``: where its children are kept.
+    incarnation. ``state``: where its children are kept. What changes a child is recorded as
+    answered in the same turn of the node's loop: whatever becomes of the program, it is done once.
     """
 
     def __init__(
@@ -215,22 +224,30 @@ class ChildService(ProgramService):
             named or {},
             ThreadId(thread),
         )
-        child: ChildHandle = await self._on_node(self._launch(wanted))
-        return {"id": child.id, "name": child.name}
+        launched: dict[str, str] = await self._on_node(self._launch(wanted, current_question.get()))
+        return launched
 
-    async def _launch(self, wanted: ChildWanted) -> ChildHandle:
+    async def _launch(self, wanted: ChildWanted, question: AskedNow | None) -> dict[str, str]:
+        check_goes_on(question)
         self._family.enter()
         try:
             child = await self._spawn(wanted)
         except BaseException:
             self._family.leave()
             raise
+        if question is not None and question.is_over:  # the next incarnation launches another
+            child.when_ended(self._family.leave)
+            child.cancel("its parent begins again, and launches another in its place")
+            check_goes_on(question)
         self._children[child.id] = child
         child.when_ended(lambda: self._on_ended(child))
         if self._closed:
             child.cancel("its parent has ended")
             raise ProgramTerminated("the program has ended; its child ends too")
-        return child
+        launched = {"id": child.id, "name": child.name}
+        if question is not None:
+            question.settle(launched)
+        return launched
 
     def _on_ended(self, child: ChildHandle) -> None:
         self._family.leave()
@@ -262,33 +279,48 @@ class ChildService(ProgramService):
 
     @operation("child.send")
     async def send(self, child: str, message: str) -> None:
+        question = current_question.get()
+
         async def send() -> None:
-            await self._find(child).send(message)
+            check_goes_on(question)
+            sent = self._find(child).send(message)
+            if question is not None:
+                question.settle(None)
+            await sent
 
         await self._on_node(send())
 
     @operation("child.receive")
     async def receive(self, child: str) -> str:
-        receipt = _Receipt()
+        receipt = _Receipt(current_question.get())
         try:
             await self._on_node(self._receive(child, receipt))
         except asyncio.CancelledError:
-            self._soon(lambda: self._give_up(child, receipt))
+            # what a program that begins again has received is in its record
+            if receipt.question is None or not receipt.question.is_over:
+                self._soon(lambda: self._give_up(child, receipt))
             raise
         assert receipt.text is not None
         return receipt.text
 
     async def _receive(self, child: str, receipt: _Receipt) -> None:
+        check_goes_on(receipt.question)
         unread = self._unread.get(child)
-        receipt.text = unread.popleft() if unread else await self._find(child).receive()
-        if receipt.is_given_up:  # cancelled before this coroutine started
-            self._put_first(child, receipt.text)
+        text = unread.popleft() if unread else await self._find(child).receive()
+        if receipt.is_unwanted:  # cancelled before this coroutine started, or has begun again
+            self._put_first(child, text)
+            check_goes_on(receipt.question)
+        elif receipt.question is not None:
+            receipt.question.settle(text)
+        receipt.text = text
 
     def _give_up(self, child: str, receipt: _Receipt) -> None:
         """Put back a message that was already taken, as the program no longer waits. Called on the
         node's loop."""
         receipt.is_given_up = True
         if receipt.text is not None:
+            if receipt.question is not None:
+                receipt.question.forget()
             self._put_first(child, receipt.text)
 
     def _put_first(self, child: str, text: str) -> None:
@@ -297,7 +329,10 @@ class ChildService(ProgramService):
 
     @operation("child.receive.undo")
     async def put_back(self, child: str, answer: str) -> None:
+        question = current_question.get()
+
         async def put() -> None:
+            check_goes_on(question)
             self._find(child)
             unread = self._unread.setdefault(child, deque())
             if len(unread) >= MAX_UNREAD:
@@ -306,6 +341,8 @@ class ChildService(ProgramService):
                     "receive them first"
                 )
             unread.appendleft(answer)
+            if question is not None:
+                question.settle(None)
 
         await self._on_node(put())
 

@@ -51,8 +51,17 @@ class SentMessage:
     def __init__(self, wait: Callable[[], Generator[Any, None, None]]) -> None:
         self._wait = wait
 
+    @classmethod
+    def without_waiting(cls) -> SentMessage:
+        """There is room."""
+        return cls(_no_wait)
+
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait()
+
+
+def _no_wait() -> Generator[Any, None, None]:
+    yield from ()
 
 
 def check_message(message: str, name: str, limits: MailboxLimits) -> int:

@@ -166,15 +166,22 @@ class ResponseStore:
         Raises:
             InvalidArgument: the tenant has no such item, or it is not valid in a request.
         """
+        found = self.find_item(tenant, item_id)
+        if found is None:
+            raise InvalidArgument(
+                f"{param}: no stored item {item_id[:100]!r}; send the item itself", param=param
+            )
+        return sent_again(found, param)
+
+    def find_item(self, tenant: TenantId, item_id: str) -> dict[str, Any] | None:
+        """An item of a stored response, as it is shown."""
         self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
         for entry in shelf.holders.get(item_id, {}).values():
             for item in entry.items():
                 if item["id"] == item_id:
-                    return sent_again(item, param)
-        raise InvalidArgument(
-            f"{param}: no stored item {item_id[:100]!r}; send the item itself", param=param
-        )
+                    return item
+        return None
 
     def delete(self, tenant: TenantId, response_id: str) -> None:
         """Delete a response; one that is running is cancelled. Raises ``UnknownHandle``."""

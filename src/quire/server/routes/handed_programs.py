@@ -24,7 +24,7 @@ from quire.node.family_move import (
     running_family,
 )
 from quire.node.handing_over import HandedProgram, packed, unpacked
-from quire.node.told_record import program_of
+from quire.node.told_family import program_of
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
 from quire.programs.sandbox.program import GuestProgram
@@ -61,8 +61,8 @@ async def take_program(request: Request) -> Response:
 
 @router.post("/v1/microserving/programs/lost", response_model=Program, status_code=201)
 async def take_lost(request: Request) -> Response:
-    """Go on with a program whose node is lost: the body has, in msgpack, the parts of its record
-    that `records` of that node has returned."""
+    """Go on with a program whose node is lost, and with its descendants: the body has, in msgpack,
+    what `records` of that node has told of it, part by part."""
     _of_cluster(request)
     try:
         parts = msgspec.msgpack.decode(await request.body(), type=list[bytes])

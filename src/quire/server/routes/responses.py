@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from quire.core.errors import UnknownHandle
 from quire.node import SessionHandle
 from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError
@@ -141,6 +143,16 @@ async def list_input_items(
         data=page.items, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more
     )
     return _json(body)
+
+
+@router.get("/v1/microserving/items/{item}", response_model=dict[str, Any])
+async def get_item(request: Request, item: ResponseId) -> Response:
+    """An item of a stored response, to which a request may refer by `item_reference`. A router asks
+    which node has it."""
+    found = context_of(request).responses.find_item(caller_of(request), item)
+    if found is None:
+        raise UnknownHandle(f"no stored item {item[:100]!r}")
+    return Response(msgspec.json.encode(found), media_type="application/json")
 
 
 def _find(request: Request, response_id: str) -> StoredResponse:

@@ -1,0 +1,243 @@
+"""Responses in the background, whose client has nothing but an id: when their node is lost, another
+one begins them again under the same id, and one that nobody can begin again is told as failed.
+
+Owns what is kept of them: the request, and what its client was answered, until the client has seen
+the end. Must not know how a node is chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.passing.everywhere import made
+from quire.cluster.passing.opened import OpenedAnswer, open_answer
+from quire.cluster.passing.retelling import begun_again
+from quire.cluster.requests.places import HoldingNode, place_of
+from quire.cluster.requests.request import RawHeaders, Request
+from quire.core.errors import CapacityError, EngineLost, QuireError
+
+logger = logging.getLogger(__name__)
+
+_PATH = "/v1/responses"
+_ONE = re.compile(rf"{_PATH}/([^/?]+)(/cancel)?")
+_RUNNING = ("queued", "in_progress")
+_ACCESS = (b"authorization", b"x-api-key")
+_MAX_KEPT = 4096
+_MAX_BYTES = 64 << 20
+
+Open = Callable[[Request], Awaitable[OpenedAnswer]]
+"""Sends a request to an engine that takes it.
+
+Raises ``QuireError``: none does.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class _Begun:
+    """``shown``: what the client was answered. ``request``: from which it can be begun again; None:
+    it cannot, for ``why``. ``node``: at which it is. ``is_lost``: it is nowhere now;
+    ``is_beginning``: a node is asked to begin it again. ``failure``: it never ends otherwise."""
+
+    id: str
+    node: str
+    access: RawHeaders
+    shown: dict[str, Any]
+    request: Request | None
+    why: str
+    is_lost: bool = False
+    is_beginning: bool = False
+    failure: str | None = None
+
+
+class BackgroundResponses:
+    """Of one router. ``cluster_key``: without it none is begun again. Belongs to one loop."""
+
+    def __init__(self, open: Open, cluster_key: str | None) -> None:
+        self._open = open
+        self._cluster_key = cluster_key
+        self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        self._left: dict[str, list[_Begun]] = {}
+        """By the name of a node: those that went on elsewhere, which it may still have."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def known(self, request: Request) -> OpenedAnswer | None:
+        """The answer to a question for a response that no node has now; else None."""
+        found = _ONE.fullmatch(request.path)
+        begun = None if found is None else self._begun.get(found[1])
+        if begun is None or begun.access != _access_of(request):
+            return None
+        if request.method == "DELETE":
+            del self._begun[begun.id]
+            return None
+        if not begun.is_lost and begun.failure is None:
+            return None
+        if begun.failure is None:
+            self._begin(begun)
+            return made({**begun.shown, "status": "queued"})
+        error = {"code": EngineLost.code, "message": begun.failure}
+        return made({**begun.shown, "status": "failed", "error": error})
+
+    async def noted(self, request: Request, opened: OpenedAnswer) -> OpenedAnswer:
+        """``opened``, the answer of a node to ``request``.
+
+        Raises:
+            EngineLost: it breaks off.
+        """
+        found = _ONE.fullmatch(request.path)
+        is_known = found is not None and found[1] in self._begun
+        is_ok = opened.answer.head.status == HTTPStatus.OK
+        if not is_ok or not (is_known or _is_in_background(request)):
+            return opened
+        if not opened.first:
+            opened = await open_answer(opened.answer)
+        if found is None:
+            self._note_begun(request, opened)
+        elif opened.is_whole:
+            self._note_status(found[1], opened.first)
+        return opened
+
+    def changed(self, node: RoutedNode) -> None:
+        """Its state is another one."""
+        if node.liveness.is_gone:
+            for begun in self._begun.values():
+                if begun.node == node.name and not begun.is_lost and begun.failure is None:
+                    self._lose(begun, node)
+        elif node.liveness.is_alive:
+            for begun in self._left.pop(node.name, ()):
+                self._do(self._end_at(node, begun))
+            for begun in self._begun.values():
+                if begun.is_lost and begun.failure is None:
+                    self._begin(begun)
+
+    def _note_begun(self, request: Request, opened: OpenedAnswer) -> None:
+        streams = opened.is_events
+        shown: dict[str, Any] = {}
+        if streams:
+            shown = _first_response(opened.first)
+        elif opened.is_whole:
+            shown = msgspec.json.decode(opened.first, type=dict[str, Any])
+        id = shown.get("id")
+        if not isinstance(id, str):
+            return
+        why = _why_not(request, streams=streams, has_key=self._cluster_key is not None)
+        if why is None and self._num_bytes() + len(request.body) > _MAX_BYTES:
+            why = f"the router keeps {_MAX_BYTES >> 20} MiB of such requests"
+        kept = request if why is None else None
+        self._begun[id] = _Begun(
+            id, opened.answer.engine, _access_of(request), shown, kept, why or ""
+        )
+        if len(self._begun) > _MAX_KEPT:
+            self._begun.popitem(last=False)
+
+    def _num_bytes(self) -> int:
+        requests = (begun.request for begun in self._begun.values())
+        return sum(len(one.body) for one in requests if one is not None)
+
+    def _note_status(self, id: str, answer: bytes) -> None:
+        try:
+            status = msgspec.json.decode(answer, type=dict[str, Any]).get("status")
+        except msgspec.MsgspecError:
+            return
+        if status not in _RUNNING:
+            del self._begun[id]  # its client knows the end
+
+    def _lose(self, begun: _Begun, node: RoutedNode) -> None:
+        begun.is_lost = True
+        lost = f"its node {node.name} was lost"
+        if begun.request is None:
+            self._fail(begun, f"{lost}, and no other one can begin it again: {begun.why}")
+            return
+        logger.warning("response %s in the background begins again: %s", begun.id, lost)
+        self._left.setdefault(node.name, []).append(begun)
+        self._begin(begun)
+
+    def _begin(self, begun: _Begun) -> None:
+        if not begun.is_beginning:
+            begun.is_beginning = True
+            self._do(self._begin_again(begun))
+
+    async def _begin_again(self, begun: _Begun) -> None:
+        assert begun.request is not None
+        assert self._cluster_key is not None
+        created = int(begun.shown.get("created_at", 0))
+        key = begun.id.removeprefix("resp_")
+        again = begun_again(begun.request, self._cluster_key, key, created)
+        try:
+            opened = await self._open(again)
+            status = opened.answer.head.status
+            if status == HTTPStatus.OK:
+                begun.node, begun.is_lost = opened.answer.engine, False
+                logger.warning("response %s begins again at %s", begun.id, begun.node)
+            elif status != HTTPStatus.SERVICE_UNAVAILABLE:
+                why = opened.first[:500].decode(errors="replace")
+                self._fail(begun, f"node {opened.answer.engine} does not begin it again: {why}")
+        except (CapacityError, EngineLost) as exc:
+            logger.info("response %s waits for a node: %s", begun.id, exc.message)
+        except QuireError as exc:
+            self._fail(begun, exc.message)
+        finally:
+            begun.is_beginning = False
+            again.work.end()
+
+    async def _end_at(self, node: RoutedNode, begun: _Begun) -> None:
+        """The node was thought to be lost, and another one has the response."""
+        if begun.node == node.name:
+            return  # it has come back
+        try:
+            target = f"{_PATH}/{begun.id}"
+            with await node.ask("DELETE", target, begun.access) as exchange:
+                await exchange.head()
+        except EngineLost:
+            self._left.setdefault(node.name, []).append(begun)
+
+    def _fail(self, begun: _Begun, why: str) -> None:
+        begun.failure = f"response {begun.id} was lost: {why}"
+        logger.warning("%s", begun.failure)
+
+    def _do(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _is_in_background(request: Request) -> bool:
+    is_response = request.path == _PATH and request.method == "POST"
+    return is_response and request.fields.get("background") is True
+
+
+def _first_response(events: bytes) -> dict[str, Any]:
+    """Of the first event of a response's stream."""
+    for line in events.split(b"\n"):
+        if line.startswith(b"data: {"):
+            try:
+                found = msgspec.json.decode(line[6:], type=dict[str, Any]).get("response")
+            except msgspec.MsgspecError:
+                return {}
+            return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _why_not(request: Request, *, streams: bool, has_key: bool) -> str | None:
+    """Why another node could not begin the response again."""
+    fields: Mapping[str, Any] = request.fields
+    if not has_key:
+        return "the router has no --resume, or no cluster key"
+    if streams:
+        return "its events were told while it ran, and another run may say something else"
+    if isinstance(place_of(request), HoldingNode) or fields.get("conversation"):
+        return "it refers to what its node alone had"
+    return None
+
+
+def _access_of(request: Request) -> RawHeaders:
+    return [pair for pair in request.headers if pair[0] in _ACCESS]
