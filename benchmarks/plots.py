@@ -21,15 +21,17 @@ def draw_bars(
     series: Mapping[str, Sequence[Figure | None]],
     *,
     logarithmic: bool = False,
+    machine: str | None = None,
 ) -> None:
     """One group of bars per entry of ``groups``, one bar in it per entry of ``series``.
+    ``machine``: what is named as such, by default the processor of this one.
 
     Without matplotlib, prints how to install it and draws nothing.
     """
     pyplot = _pyplot()
     if pyplot is None:
         return
-    figure, axes = pyplot.subplots(figsize=(2.2 + 1.5 * len(groups), 3.6))
+    figure, axes = pyplot.subplots(figsize=(3.6 + 1.5 * len(groups), 3.6))
     width = 0.8 / max(1, len(series))
     for number, (name, values) in enumerate(series.items()):
         places = [
@@ -38,7 +40,9 @@ def draw_bars(
             if value is not None
         ]
         known = [value for value in values if value is not None]
-        errors = [[v.median - v.low for v in known], [v.high - v.median for v in known]]
+        errors = None
+        if any(one.low < one.high for one in known):
+            errors = [[v.median - v.low for v in known], [v.high - v.median for v in known]]
         look = look_of_bar(number)
         heights = [one.median for one in known]
         axes.bar(places, heights, width, label=name, yerr=errors, capsize=2, **look)
@@ -47,9 +51,9 @@ def draw_bars(
     axes.set_title(title, fontsize=10)
     if logarithmic:
         axes.set_yscale("log")
-    axes.legend(fontsize=7, frameon=False)
+    _legend(axes)
     axes.spines[["top", "right"]].set_visible(False)
-    _save(figure, path)
+    _save(figure, path, machine)
     pyplot.close(figure)
 
 
@@ -83,9 +87,16 @@ class Panel:
     across: str | None = None
 
 
-def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> None:
+def draw_lines(
+    path: Path,
+    title: str,
+    label: str,
+    panels: Sequence[Panel],
+    *,
+    machine: str | None = None,
+) -> None:
     """``panels`` side by side, over the same horizontal axis, which ``label`` names; a name has the
-    same colour and line in all of them. Without matplotlib draws nothing, as ``draw_bars``."""
+    same colour and line in all of them. ``machine`` and without matplotlib: as ``draw_bars``."""
     pyplot = _pyplot()
     if pyplot is None:
         return
@@ -113,12 +124,15 @@ def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> N
         axes.spines[["top", "right"]].set_visible(False)
     for number, panel in enumerate(panels):
         if number + 1 == len(panels) or panel.lines.keys() != panels[number + 1].lines.keys():
-            all_axes[0][number].legend(
-                fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
-            )
+            _legend(all_axes[0][number])
     figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    _save(figure, path, machine)
     pyplot.close(figure)
+
+
+def _legend(axes: Any) -> None:
+    """Beside what is drawn, which it would hide."""
+    axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _pyplot() -> Any:
@@ -133,8 +147,8 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.text(0.01, 0.01, f"{processor()}, {commit()}", fontsize=6, color="gray")
+def _save(figure: Any, path: Path, machine: str | None) -> None:
+    figure.text(0.01, 0.01, f"{machine or processor()}, {commit()}", fontsize=6, color="gray")
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.ayo import drawings, figures, gap, timeline
+from benchmarks.ayo import drawings, figures, gap, timeline, waits
 from benchmarks.ayo.ahead import FOUND, SAME_ORDER
 from benchmarks.ayo.applications import (
     ADVANCED,
@@ -95,6 +95,10 @@ def gaps(setting: Setting, quick: bool) -> list[Row]:
     return gap.rows(setting, CORES[0])
 
 
+def policies(setting: Setting, quick: bool) -> list[Row]:
+    return waits.rows(setting)
+
+
 def sensitivity(setting: Setting, quick: bool) -> list[Row]:
     return figures.sensitivity(_heaviest(setting), CORES[0])
 
@@ -136,6 +140,7 @@ FIGURES: Mapping[str, Callable[[Setting, bool], list[Row]]] = MappingProxyType(
         "fig9": fig9,
         "fig10": fig10,
         "gap": gaps,
+        "waits": policies,
         "sensitivity": sensitivity,
         "speculation": speculation,
     }

@@ -42,11 +42,20 @@ class Load:
     """In place of the system's."""
 
 
+Played = tuple[list[Program], World, Counts]
+"""The queries of one load, all of which have ended, and what has run ahead in them."""
+
+
 def play(system: System, loads: Sequence[Load], stated: Stated, core: str) -> list[Finding]:
     """All loads together on the same engines; a finding for each."""
+    return [finding(*one) for one in played(system, loads, stated, core)]
+
+
+def played(system: System, loads: Sequence[Load], stated: Stated, core: str) -> list[Played]:
+    """All loads together on the same engines."""
     models = [models_of(load.application, core) for load in loads]
     world = World(system.policy, stated, {name: one[name] for one in models for name in one})
-    played: list[tuple[list[Program], Counts]] = []
+    found: list[Played] = []
     number = 0
     for load in loads:
         own_system = system if load.passes is None else replace(system, passes=load.passes)
@@ -58,9 +67,9 @@ def play(system: System, loads: Sequence[Load], stated: Stated, core: str) -> li
             query = queries.make(number, searches, load.lengths[place % len(load.lengths)])
             world.simulation.at(arrival_s, query.begin)
             own.append(query)
-        played.append((own, queries.counts))
+        found.append((own, world, queries.counts))
     world.simulation.run()
-    return [_found(own, world, counts) for own, counts in played]
+    return found
 
 
 def play_one(system: System, application: Application, stated: Stated, core: str) -> Program:
@@ -93,7 +102,7 @@ def saturation(system: System, application: Application, stated: Stated, core: s
     return num / found.makespan_s
 
 
-def _found(queries: Sequence[Program], world: World, counts: Counts) -> Finding:
+def finding(queries: Sequence[Program], world: World, counts: Counts) -> Finding:
     took_s = sorted(map(seconds_of, queries))
     p99_s = took_s[min(len(took_s) - 1, int(0.99 * len(took_s)))]
     makespan_s = max(query.ended_s or 0.0 for query in queries)

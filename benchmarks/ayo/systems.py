@@ -44,7 +44,7 @@ _MODULAR = {
 class System:
     """``framework``: a name of ``frameworks.py``, or quire. ``passes``: of Quire's optimiser.
     ``cached``: prompts are looked up in the prefix cache. ``same_order`` and ``found``: see
-    ``ahead``."""
+    ``ahead``. ``is_timed``: control is told what remains of a query by its engines' profiles."""
 
     framework: str
     policy: str
@@ -52,6 +52,7 @@ class System:
     cached: bool = False
     same_order: float = SAME_ORDER
     found: float = FOUND
+    is_timed: bool = True
 
     def queries(self, application: Application, world: World, core: str) -> Queries:
         return Queries(self, application, world, core)
@@ -97,7 +98,10 @@ class Queries:
             app = profiled(application.make(), self._world.stated, engines)
             passes = OptPass(PASSES[self._system.passes])
             query = application.query(num_chunks)
-            self._graphs[num_chunks] = Graph.optimize(app, query, application.config, passes)
+            graph = Graph.optimize(app, query, application.config, passes)
+            if not self._system.is_timed:
+                graph = replace(graph, e_graph=graph.e_graph.with_depths(lambda one: 0.0))
+            self._graphs[num_chunks] = graph
         return self._graphs[num_chunks]
 
 

@@ -7,9 +7,8 @@ is not on this way is hidden behind it. What runs ahead is right here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from benchmarks.ayo.applications import APPLICATIONS, Application
 from benchmarks.ayo.asking import Program
@@ -64,21 +63,22 @@ def _taken(query: Program, modules: list[Module]) -> dict[str, float]:
         if not isinstance(query, ParallelQuery):  # each begins when the one before it has ended
             names = list(ended_s)
             needs = dict(zip(names, [(), *((name,) for name in names)], strict=False))
-        return _added(ended_s, needs, lambda name: name)
+        return added(ended_s, needs, lambda name: name)
     assert isinstance(query, PacedQuery), "there are no others"
     ended_s = {one: end_s for one, (_, end_s) in query.spans.items()}
     graph = query.graph.primitives
     parents = {one: (*graph[one].parents, *_before(graph, ended_s, one)) for one in ended_s}
-    nodes = {one: graph[one].node for one in ended_s}
-    known = {module.name for module in modules}
+    names = module_names(graph, searches_web="web" in {module.name for module in modules})
+    return added(ended_s, parents, names.__getitem__)
 
-    def module_of(one: str) -> str:
-        node = nodes[one]
-        if node == "search" and "web" in known:
-            return "web"
-        return _MODULE_OF_NODE.get(node, node)
 
-    return _added(ended_s, parents, module_of)
+def module_names(graph: Mapping[str, Primitive], *, searches_web: bool = False) -> dict[str, str]:
+    """The module of each primitive."""
+    nodes = {one: primitive.node for one, primitive in graph.items()}
+    names = {one: _MODULE_OF_NODE.get(node, node) for one, node in nodes.items()}
+    return {
+        one: "web" if searches_web and name == "search" else name for one, name in names.items()
+    }
 
 
 def _before(
@@ -92,15 +92,18 @@ def _before(
                 yield name
 
 
-def _added(
-    ended_s: Mapping[str, float], parents: Mapping[str, tuple[str, ...]], module_of: Any
+def added(
+    ended_s: Mapping[str, float],
+    parents: Mapping[str, tuple[str, ...]],
+    module_of: Callable[[str], str],
+    begun_s: float = 0.0,
 ) -> dict[str, float]:
-    """By module what it adds to the way that decides."""
+    """By module what it adds to the way that decides, of a query that began at ``begun_s``."""
     found: dict[str, float] = {}
     one: str | None = max(ended_s, key=lambda name: ended_s[name])
     while one is not None:
         before = max(parents[one], key=lambda name: ended_s[name], default=None)
-        began_s = 0.0 if before is None else ended_s[before]
+        began_s = begun_s if before is None else ended_s[before]
         name = module_of(one)
         found[name] = found.get(name, 0.0) + ended_s[one] - began_s
         one = before

@@ -10,8 +10,15 @@ from typing import Annotated, TypedDict, cast
 
 import pytest
 
-from benchmarks.ayo import figures, gap, timeline
-from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, SEARCH, Application
+from benchmarks.ayo import figures, gap, timeline, waits
+from benchmarks.ayo.applications import (
+    ADVANCED,
+    APPLICATIONS,
+    NAIVE,
+    SEARCH,
+    Application,
+    models_of,
+)
 from benchmarks.ayo.engines import Gathering
 from benchmarks.ayo.figures import Setting
 from benchmarks.ayo.frameworks import ChainQuery, StepsQuery
@@ -250,3 +257,24 @@ def test_what_runs_ahead_is_kept_or_dropped() -> None:
     assert counts.dropped > 0, "half of the suppositions are wrong"
     (again,) = play(AHEAD, [load], Stated(), CORE)
     assert (again.mean_s, again.counts) == (found.mean_s, counts)
+
+
+def test_what_queries_wait_for_adds_up_to_their_latency() -> None:
+    """Also of queries that did not begin at 0."""
+    found = waits.rows(Setting(Stated(), 4, (0.9,)))
+    means = {row["policy"]: row["mean_s"] for row in found if row.get("seed") == 0}
+    assert list(means) == list(waits.CONTENDERS)
+    for policy, mean_s in means.items():
+        own = [row for row in found if (row["policy"], row["load"]) == (policy, waits.HEAVY)]
+        parts_s = [cast("float", row["s"]) for row in own if "module" in row]
+        assert sum(parts_s) == pytest.approx(cast("float", mean_s), abs=0.005)
+
+
+def test_control_is_told_no_times_of_a_query_without_profiles() -> None:
+    stated = Stated()
+    made = waits.CONTENDERS["critical_path, no profiles"].queries(
+        ADVANCED, World("critical_path", stated, models_of(ADVANCED, CORES[0])), CORES[0]
+    )
+    primitives = made.graph().e_graph.primitives.values()
+    assert {one.remaining_us for one in primitives} == {0}
+    assert max(one.depth for one in primitives) > 3

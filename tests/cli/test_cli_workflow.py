@@ -52,6 +52,7 @@ def test_a_workflow_is_explained_and_drawn(
     ran = invoke(capsys, "workflow", "explain", "advanced-rag", "--svg", str(drawing))
     assert ran.code == 0, ran.err
     assert "hands on each of 3 elements" in " ".join(ran.out.split())
+    assert "embed 2 batches (1 short); embed_queries 3 batches (3 short)" in ran.out
     root = ElementTree.parse(drawing).getroot()
     texts = [one.text or "" for one in root.iter(f"{SVG}text")]
     assert "expand.decode.2" in texts
@@ -213,7 +214,9 @@ async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
     assert waited[1] in ("answer", "chunk, embed, ingest, search, answer"), (
         "the beginning of the prompt may take longer than the search"
     )
+    assert b"encoders: embed 1 batch (1 short), sent 1 batch (0 short); embed_question" in said
     texts = [one.text or "" for one in ElementTree.parse(tmp_path / "run.svg").iter(f"{SVG}text")]
+    assert any(text.endswith("short \N{MIDDLE DOT} went 0 of 1") for text in texts)
     assert sum(text.startswith("took ") for text in texts) == 19
 
 

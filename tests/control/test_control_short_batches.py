@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from encoding_world import EncodingWorld
 
+from quire.core.encoding import Encoded
+
 
 def world_of(policy: str) -> EncodingWorld:
     """Its encoder takes 0.05 s for a batch and 0.025 s for each token, and control has seen it."""
@@ -37,6 +39,29 @@ def ask_behind_another(world: EncodingWorld, num_others: int) -> int:
 def test_a_few_texts_do_not_wait_for_those_that_would_fill_their_batch(policy: str) -> None:
     world = world_of(policy)
     assert sizes_after(world, ask_behind_another(world, 1)) == [3, 16, 16, 16]
+
+
+def test_who_stood_in_a_short_batch_is_told_so() -> None:
+    world = world_of("topology")
+    world.ask(world.program(2), *[1] * 16)
+    few = world.ask(world.program(3), 1, 1, 1)
+    many = world.ask(world.program(4), *[1] * 32)
+    world.harness.run_until_idle()
+    (reply,) = few.replies
+    assert isinstance(reply, Encoded)
+    assert reply.is_short
+    others = [one for one in many.replies if isinstance(one, Encoded)]
+    assert [one.is_short for one in others] == [False, False]
+    assert [one.batch for one in others] == [reply.batch + 1, reply.batch + 2]
+    ((instance,),) = [one.instances for one in world.controller.statistics().encoders]
+    assert instance.num_short_batches == 1
+
+
+def test_a_batch_that_nobody_could_fill_is_not_short() -> None:
+    world = world_of("topology")
+    few = world.ask(world.program(3), 1, 1, 1)
+    world.harness.run_until_idle()
+    assert [reply.is_short for reply in few.replies if isinstance(reply, Encoded)] == [False]
 
 
 def test_a_policy_without_stages_fills() -> None:

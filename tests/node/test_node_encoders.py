@@ -6,10 +6,11 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,10 +19,11 @@ import torch
 from fake_node import fake_model_files, fake_transport
 from transformers import BertConfig, BertModel
 
+from quire.core.actions import Deliver
 from quire.core.batch import F32
 from quire.core.calls import AskEncoder
 from quire.core.config import EncoderConfig, EngineConfig, NodeConfig, TenantConfig
-from quire.core.encoding import EncodeBatch, EncodeResult
+from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import (
     EngineLost,
     InvalidArgument,
@@ -32,9 +34,11 @@ from quire.core.errors import (
 )
 from quire.core.event_loops import new_event_loop
 from quire.core.events import Called
-from quire.core.ids import EngineId, ModelId, TenantId
+from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node import Node
+from quire.node.control_thread import ControlThread
+from quire.node.encoders.asking import BatchCount, EncoderRequests, OnBehalf
 from quire.node.encoders.shared import shared_processes
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.engines import engine_id
@@ -56,6 +60,40 @@ def text(*tokens: int) -> EncodedText:
 
 
 # -- the service -----------------------------------------------------------------------------------
+
+
+class HandControl:
+    """What ``EncoderRequests`` needs of the control thread, answered by the test."""
+
+    failure = None
+
+    def __init__(self) -> None:
+        self.asked: list[Called] = []
+
+    def answer_node(self, loop: object, answered: Any, failed: Any) -> None:
+        self.answered = answered
+
+    def post_gathered(self, make: Callable[[float], Called]) -> None:
+        self.asked.append(make(0.0))
+
+
+async def test_the_batches_of_a_request_are_counted_for_whoever_asks() -> None:
+    """A batch that brings two pieces of the rows is one batch."""
+    control, counted = HandControl(), BatchCount()
+    requests = EncoderRequests(cast("ControlThread", control))
+    requests.start()
+    whose = OnBehalf(ProgramId(1), batches=counted)
+    asking = asyncio.ensure_future(requests.ask(FAKE, 2, [text(n) for n in range(3)], whose))
+    await asyncio.sleep(0)
+    call = control.asked[0].call
+    assert isinstance(call, AskEncoder)
+    for first, batch, is_short in ((0, 4, True), (2, 4, True), (1, 5, False)):
+        rows = np.full((1, 2), first, np.float32)
+        reply = Encoded(first=first, rows=rows, batch=batch, is_short=is_short)
+        command, last = call.command.id, batch == 5
+        control.answered(Deliver(program=ProgramId(1), command=command, reply=reply, last=last))
+    assert (await asking)[:, 0].tolist() == [0, 1, 2]
+    assert counted == BatchCount(num_batches=2, num_short_batches=1)
 
 
 class Gated(FakeEncoder):

@@ -39,6 +39,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
+BATCHED_TEXTS = {
+    "native": ["c c b", "c b c", "b c c"], "sandboxed": ["c a a", "a a c", "a c a"]
+}  # fmt: skip
 WORDS = {"[UNK]": 0, "[SEP]": 1, "a": 2, "b": 3, "c": 4}
 
 
@@ -140,6 +143,18 @@ async def test_vectors_and_scores(node: Node, form: str, tmp_path: Path) -> None
         1,
         0.5,
     ]
+
+
+async def test_a_program_can_count_its_batches(node: Node, form: str, tmp_path: Path) -> None:
+    """Of eight tokens; what is kept stands in none."""
+    body = (
+        f"from quire.programs.api.encode import EncoderBatches; texts = {BATCHED_TEXTS[form]};"
+        " new, kept, ranked = EncoderBatches(), EncoderBatches(), EncoderBatches();"
+        " await api.embed(texts, batches=new); await api.embed(texts, batches=kept);"
+        " await api.rerank('c', texts[:1], batches=ranked);"
+        " return [[one.num_batches, one.num_short_batches] for one in (new, kept, ranked)]"
+    )
+    assert await run(node, form, tmp_path, body) == [[2, 0], [0, 0], [1, 0]]
 
 
 async def test_control_sees_thread_depth_and_priority_of_a_question(

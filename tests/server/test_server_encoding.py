@@ -338,6 +338,7 @@ def test_what_encoders_did_is_in_the_metrics(http: httpx.Client) -> None:
     assert moved.pop(f"quire_encoder_busy_seconds_total{labels}") >= 0
     assert moved == {
         f"quire_encoder_batches_total{labels}": 1,
+        f"quire_encoder_short_batches_total{labels}": 0,
         f"quire_encoder_sequences_total{labels}": 2,
         f"quire_encoder_tokens_total{labels}": 7,
         f"quire_encoder_reused_tokens_total{labels}": 0,

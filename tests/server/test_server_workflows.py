@@ -128,6 +128,8 @@ def test_a_stream_has_the_primitives_and_the_text_of_the_answer(http: httpx.Clie
     assert len(texts) > 1
     assert QUESTION.startswith(texts[0]), "what stands before the mark is not told"
     assert all(one["time_s"] >= 0 for one in others if one["type"] == "primitive.ended")
+    with_batches = {one["primitive"] for one in others if "num_short_batches" in one}
+    assert with_batches == {one for one in ended if one.startswith("embed")}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,13 @@ from pathlib import Path
 
 from quire.cli.console import escaped, messages, output, table
 from quire.core.errors import InvalidArgument
+from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow import Graph
+from quire.programs.workflow.drawing import counted
+from quire.programs.workflow.durations import batches_alone
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, folded
+from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.timing import measured, predicted, written
 from quire.programs.workflow.watching import PrimitiveStep
@@ -27,6 +31,8 @@ def explain(graph: Graph, svg: Path | None) -> None:
             f"by profile {written(whole.total_s)} as written, {written(best.total_s)} as "
             f"optimised, which waits for {escaped(_of_components(e_graph, best.way))}"
         )
+    if batches := _batches(graph):
+        output().print(f"encoders by profile: {escaped(batches)}")
     _show_notes(folded(graph.notes))
     if svg is not None:
         _draw(svg, graph)
@@ -65,3 +71,35 @@ def draw_measured(svg: Path, asked: Query) -> None:
             f"{len(steps)} primitives took {written(took.total_s)}; what it waited for: "
             f"{escaped(_of_components(graph, took.way))}; drawn in {svg}"
         )
+    if batches := _batches(asked.graph, steps):
+        messages().print(f"encoders: {escaped(batches)}")
+
+
+def _batches(graph: Graph, steps: Sequence[PrimitiveStep] = ()) -> str:
+    """Of each component that an encoder carries out: its batches by profile and how many are short;
+    of ``steps`` also those that were sent, and how many went short."""
+    alone, went = dict[str, EncoderBatches](), dict[str, EncoderBatches]()
+    for one in graph.e_graph.primitives.values():
+        _add(alone, one, batches_alone(one, graph.app.profiles))
+    for step in steps:
+        _add(went, step.primitive, step.batches)
+    told = []
+    for node in {**alone, **went}:
+        parts = [_of_batches(alone[node])] if node in alone else []
+        if steps:
+            parts.append(f"sent {_of_batches(went.get(node, EncoderBatches()))}")
+        told.append(f"{node} {', '.join(parts)}")
+    return "; ".join(told)
+
+
+def _add(
+    found: dict[str, EncoderBatches], primitive: Primitive, batches: EncoderBatches | None
+) -> None:
+    if batches is not None:
+        own = found.setdefault(primitive.node, EncoderBatches())
+        own.num_batches += batches.num_batches
+        own.num_short_batches += batches.num_short_batches
+
+
+def _of_batches(batches: EncoderBatches) -> str:
+    return f"{counted(batches.num_batches)} ({batches.num_short_batches} short)"

@@ -254,6 +254,7 @@ def _statistics(scheduler: EncoderScheduler) -> EncoderStatistics:
                 is_up=one.is_up,
                 num_in_flight=len(one.in_flight),
                 num_batches=one.num_batches,
+                num_short_batches=one.num_short_batches,
                 num_sequences=one.num_sequences,
                 num_tokens=one.num_tokens,
                 busy_s=one.busy_s,

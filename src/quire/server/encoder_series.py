@@ -24,6 +24,11 @@ _WAITING: tuple[tuple[str, str, Callable[[EncoderStatistics], float]], ...] = (
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[InstanceStatistics], float]], ...] = (
     ("batches", "Batches sent to the encoder", lambda i: i.num_batches),
+    (
+        "short_batches",
+        "Batches sent with room in them, though others waited",
+        lambda i: i.num_short_batches,
+    ),
     ("sequences", "Sequences sent to the encoder", lambda i: i.num_sequences),
     ("tokens", "Tokens sent to the encoder", lambda i: i.num_tokens),
     (

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from workflow_apps import QUERY, advanced
 
-from quire.programs.workflow import Graph, PrimitiveStep, Profile
+from quire.programs.api.encode import EncoderBatches
+from quire.programs.workflow import App, Engine, Graph, Node, PrimitiveStep, Profile
 from quire.programs.workflow.passes.note import Note, folded
 from quire.programs.workflow.timing import measured, predicted, written
 
@@ -80,6 +81,34 @@ def test_predicted_and_measured_times_stand_beside_each_other() -> None:
     assert len(framed) == sum(len(one.way) for one in found if one is not None)
     plain = ElementTree.fromstring(graph_with().explain())
     assert not any("predicted" in (one.text or "") for one in plain.iter(f"{SVG}text"))
+
+
+def test_predicted_and_measured_batches_stand_beside_each_other() -> None:
+    """20 chunks in batches of ten, a query each in a batch of its own."""
+    graph = graph_with(**PROFILES)
+    went = {
+        "embed.0": EncoderBatches(2, 1), "embed_queries.0": EncoderBatches(1, 1),
+        "rank.0": EncoderBatches(0, 0),
+    }  # fmt: skip
+    steps = [
+        PrimitiveStep(graph.e_graph.primitives[one], 1.0, 1.5, batches=went.get(one))
+        for one in graph.e_graph.order
+    ]
+    texts = [one.text or "" for one in ElementTree.fromstring(graph.explain(steps)).iter()]
+    assert "0 of 1 batch short · went 1 of 2" in texts
+    assert "1 of 1 batch short · went 1 of 1" in texts
+    assert "0 of 2 batches short" in texts, "of the p-graph, which has not run"
+    assert texts.count("1 of 1 batch short") >= 1, "of the p-graph's queries"
+    assert any(text.startswith("Batches short:") for text in texts)
+
+
+def test_a_graph_without_an_encoder_tells_no_batches() -> None:
+    app = App("plain", [Engine("llm")])
+    ask = Node(
+        "llm", {"question": "text"}, {"answer": "text"}, config={"prompt": "{question}"}, name="ask"
+    )
+    app.update_template([ask])
+    assert "atches" not in Graph.optimize(app, {"question": "Who?"}).explain()
 
 
 def test_the_same_note_about_several_primitives_is_told_once() -> None:

@@ -22,11 +22,14 @@ between two."""
 
 
 class EncodeMessage:
-    """One batch in flight."""
+    """One batch in flight. ``is_short``: see ``ShortBatches``."""
 
-    def __init__(self, number: int, parts: list[EncodePart], sent_s: float) -> None:
+    def __init__(
+        self, number: int, parts: list[EncodePart], sent_s: float, *, is_short: bool
+    ) -> None:
         self.number = number
         self.sent_s = sent_s
+        self.is_short = is_short
         self.parts = parts
         self.num_tokens = sum([part.num_tokens for part in parts])
         self.num_sequences = sum([part.stop - part.start for part in parts])
@@ -46,6 +49,7 @@ class EncoderInstance:
         self.in_flight: deque[EncodeMessage] = deque()
         self.began_s = 0.0
         self.num_batches = 0
+        self.num_short_batches = 0
         self.num_sequences = 0
         self.num_tokens = 0
         self.busy_s = 0.0

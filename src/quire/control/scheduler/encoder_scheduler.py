@@ -108,9 +108,9 @@ class EncoderScheduler:
             limit = share_of_batch(
                 pool.instances.values(), pool.num_waiting_tokens, pool.info.max_batch_tokens
             )
-            parts = self._choose(limit // SPARE_SHARE if entry.queue.is_spare else limit)
+            parts, is_short = self._choose(limit // SPARE_SHARE if entry.queue.is_spare else limit)
             if parts:
-                self._send(instance, parts)
+                self._send(instance, parts, is_short)
 
     def _instance(self) -> EncoderInstance | None:
         """The instance for the next batch; None if none can take it yet (see
@@ -130,9 +130,9 @@ class EncoderScheduler:
         expected_s = self._batch_time.expected_s(instance.in_flight[0].num_tokens)
         return next_due_s(instance.began_s, expected_s)
 
-    def _choose(self, limit: int) -> list[EncodePart]:
-        """Take one sequence after the other of the command that is next in order, up to ``limit``
-        tokens. A sequence that does not fit keeps its tenant's turn."""
+    def _choose(self, limit: int) -> tuple[list[EncodePart], bool]:
+        """One sequence after the other of whoever goes next, up to ``limit`` tokens, and whether
+        the batch goes short. One that does not fit keeps its tenant's turn."""
         parts: list[EncodePart] = []
         programs: dict[Program, bool] = {}
         num_tokens = 0
@@ -150,14 +150,14 @@ class EncoderScheduler:
                 break
             if self._goes_without(entry.program, programs, limit - num_tokens):
                 self._short.spend()
-                break
+                return parts, True
             num_tokens += length
             _append(parts, self.pool.take(run))
             self._share.charge(entry.program.tenant, length)
             programs[entry.program] = not run.is_waiting
             if not run.is_waiting:
                 self.waiting.take(entry)
-        return parts
+        return parts, False
 
     def _goes_without(self, program: Program, programs: Mapping[Program, bool], room: int) -> bool:
         """Whether a batch of ``programs`` (with each: whether it has the last part of a command) is
@@ -172,9 +172,9 @@ class EncoderScheduler:
         waiting = {one.program for one in islice(self.waiting, MAX_COUNTED)}
         return self._short.is_worth(num_completed, num_more_tokens, len(waiting))
 
-    def _send(self, instance: EncoderInstance, parts: list[EncodePart]) -> None:
+    def _send(self, instance: EncoderInstance, parts: list[EncodePart], is_short: bool) -> None:
         pool = self.pool
-        message = EncodeMessage(pool.next_number, parts, self._time.now_s)
+        message = EncodeMessage(pool.next_number, parts, self._time.now_s, is_short=is_short)
         pool.next_number += 1
         for entry in message.entries():
             self._flow.start(entry)
@@ -183,6 +183,7 @@ class EncoderScheduler:
             instance.began_s = self._time.now_s
         instance.in_flight.append(message)
         instance.num_batches += 1
+        instance.num_short_batches += is_short
         instance.num_sequences += message.num_sequences
         instance.num_tokens += message.num_tokens
         self._outbox.dispatch(instance.id, self._batch_of(message))
@@ -256,7 +257,10 @@ class EncoderScheduler:
             run, first = part.run, row
             row += part.stop - part.start
             run.num_left -= part.stop - part.start
-            reply = Encoded(first=part.start, rows=result.rows[first:row])
+            rows = result.rows[first:row]
+            reply = Encoded(
+                first=part.start, rows=rows, batch=message.number, is_short=message.is_short
+            )
             entry = run.entry
             if not run.num_left and not _is_unwanted(entry):
                 self._flow.finish(entry, reply)

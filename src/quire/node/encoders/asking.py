@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
@@ -26,19 +26,31 @@ from quire.node.reply_router import NODE_COMMANDS
 from quire.programs.services.encoding import CallOrder
 
 
+@dataclass(slots=True)
+class BatchCount:
+    """In how many batches of the encoder the rows of a request were computed, and how many of these
+    were sent with room in them though others waited."""
+
+    num_batches: int = 0
+    num_short_batches: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class OnBehalf:
-    """The program on whose behalf a request is made, and the order of the call."""
+    """Whose request it is. ``batches``: counts what is computed for it."""
 
     program: ProgramId
     order: CallOrder = CallOrder()  # noqa: RUF009 - immutable
+    batches: BatchCount | None = None
 
 
 @dataclass(slots=True)
 class _Request:
-    program: ProgramId
+    whose: OnBehalf
     rows: F32
     done: asyncio.Future[None]
+    batches: dict[int, bool] = field(default_factory=dict)
+    """By number, whether each was short."""
 
 
 class EncoderRequests:
@@ -71,7 +83,7 @@ class EncoderRequests:
             return rows
         number = next(self._numbers)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._requests[number] = _Request(whose.program, rows, done)
+        self._requests[number] = _Request(whose, rows, done)
         try:
             self._post(model, _command(number, sequences), whose)
             await done
@@ -100,15 +112,20 @@ class EncoderRequests:
 
     def _answered(self, answer: Deliver | Fail) -> None:
         request = self._requests.get(answer.command)
-        if request is None or request.program != answer.program or request.done.done():
-            return  # the request has ended
+        if request is None or request.whose.program != answer.program or request.done.done():
+            return  # nobody waits any more
         if isinstance(answer, Fail):
             request.done.set_exception(from_record(answer.error))
             return
         reply = answer.reply
         assert isinstance(reply, Encoded), "control answers what it was asked"
         request.rows[reply.first : reply.first + len(reply.rows)] = reply.rows
+        request.batches[reply.batch] = reply.is_short
         if answer.last:
+            counted = request.whose.batches
+            if counted is not None:
+                counted.num_batches += len(request.batches)
+                counted.num_short_batches += sum(request.batches.values())
             request.done.set_result(None)
 
     def _control_failed(self, error: ErrorRecord) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from quire.core.calls import SPARE_PRIORITY
 from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, QuotaExceeded
 from quire.engine.encoders.text import EncodedText
-from quire.node.encoders.asking import OnBehalf
+from quire.node.encoders.asking import BatchCount, OnBehalf
 from quire.node.encoders.kept_rows import KeptRows
 from quire.node.encoders.requests import (
     check_dimensions,
@@ -105,8 +105,9 @@ class ProgramEncoders:
         truncate: bool,
         order: CallOrder,
     ) -> dict[str, Any]:
-        rows: F32 = await self._on_edge(self._embed(texts, model, dimensions, truncate, order))
-        return await asyncio.to_thread(_packed, rows, dimensions)
+        whose = self._whose(order)
+        rows: F32 = await self._on_edge(self._embed(texts, model, dimensions, truncate, whose))
+        return await asyncio.to_thread(_packed, rows, dimensions, whose)
 
     async def rerank(
         self,
@@ -116,8 +117,12 @@ class ProgramEncoders:
         truncate: bool,
         order: CallOrder,
     ) -> dict[str, Any]:
-        rows: F32 = await self._on_edge(self._rerank(query, documents, model, truncate, order))
-        return _packed(rows, None)
+        whose = self._whose(order)
+        rows: F32 = await self._on_edge(self._rerank(query, documents, model, truncate, whose))
+        return _packed(rows, None, whose)
+
+    def _whose(self, order: CallOrder) -> OnBehalf:
+        return OnBehalf(self._identity.program, order, BatchCount())
 
     # -- on the edge's loop ------------------------------------------------------------------------
 
@@ -144,12 +149,12 @@ class ProgramEncoders:
         model: str | None,
         dimensions: int | None,
         truncate: bool,
-        order: CallOrder,
+        whose: OnBehalf,
     ) -> F32:
         encoder = self._find(model, "embedding")
         check_dimensions(encoder, dimensions)
         sequences = await text_sequences(encoder, texts, -1 if truncate else None)
-        return await self._rows(encoder, sequences, order)
+        return await self._rows(encoder, sequences, whose)
 
     async def _rerank(
         self,
@@ -157,23 +162,24 @@ class ProgramEncoders:
         documents: Sequence[str],
         model: str | None,
         truncate: bool,
-        order: CallOrder,
+        whose: OnBehalf,
     ) -> F32:
         encoder = self._find(model, "cross_encoder")
         pairs = await pair_sequences(encoder, [query], documents, -1 if truncate else None)
-        return await self._rows(encoder, pairs, order)
+        return await self._rows(encoder, pairs, whose)
 
     async def _rows(
-        self, encoder: EncoderService, sequences: Sequence[EncodedText], order: CallOrder
+        self, encoder: EncoderService, sequences: Sequence[EncodedText], whose: OnBehalf
     ) -> F32:
         num_tokens = sum(len(one.tokens) for one in sequences)
-        self._spent.take(num_tokens, in_spare_time=order.priority <= SPARE_PRIORITY)
-        whose = OnBehalf(self._identity.program, order)
+        self._spent.take(num_tokens, in_spare_time=whose.order.priority <= SPARE_PRIORITY)
         return await self._kept.rows(
             self._identity.tenant, encoder.name, sequences, partial(encoder.encode, whose)
         )
 
 
-def _packed(rows: F32, dimensions: int | None) -> dict[str, Any]:
+def _packed(rows: F32, dimensions: int | None, whose: OnBehalf) -> dict[str, Any]:
     rows = shortened(rows, dimensions)
-    return {"dimensions": rows.shape[1], "values": rows.astype("<f4").tobytes()}
+    counted = BatchCount() if whose.batches is None else whose.batches
+    packed = {"dimensions": rows.shape[1], "values": rows.astype("<f4").tobytes()}
+    return packed | asdict(counted)

@@ -26,6 +26,15 @@ class Encoder:
     max_tokens: int
 
 
+@dataclass(slots=True)
+class EncoderBatches:
+    """In how many batches of an encoder texts were computed, and how many of these were short: sent
+    with room in them, though others waited. A text that the node had encoded before is in none."""
+
+    num_batches: int = 0
+    num_short_batches: int = 0
+
+
 class EncodeFunctions(TraitFunctions):
     trait = Trait.ENCODE
 
@@ -46,6 +55,7 @@ class EncodeFunctions(TraitFunctions):
         priority: int = 0,
         invocation: int = 0,
         remaining_us: int = 0,
+        batches: EncoderBatches | None = None,
     ) -> list[list[float]]:
         """A vector for each of ``texts``, as from ``/v1/embeddings``: [texts, dimensions].
 
@@ -53,7 +63,8 @@ class EncodeFunctions(TraitFunctions):
         that many leading values, normalised to length 1, for models that were trained for it.
         ``truncate``: truncate texts that are longer than the model reads. ``thread``, ``depth`` and
         ``priority``: as of a queue (``create_queue``); ``invocation`` and ``remaining_us``: as of
-        ``set_queue_depth``. Cancelling the wait cancels what is not computed yet.
+        ``set_queue_depth``. ``batches``: counts those in which the texts were computed. Cancelling
+        the wait cancels what is not computed yet.
 
         Raises:
             ModelNotFound: the node has no such embedding model, or none at all.
@@ -71,6 +82,7 @@ class EncodeFunctions(TraitFunctions):
             truncate=truncate,
             **call_order(thread, depth, priority, invocation, remaining_us),
         )
+        _count(batches, rows)
         return _vectors(rows)
 
     async def rerank(
@@ -85,6 +97,7 @@ class EncodeFunctions(TraitFunctions):
         priority: int = 0,
         invocation: int = 0,
         remaining_us: int = 0,
+        batches: EncoderBatches | None = None,
     ) -> list[float]:
         """The relevance of each of ``documents`` to ``query``, in their order: the scores of
         ``/v1/rerank``.
@@ -100,6 +113,7 @@ class EncodeFunctions(TraitFunctions):
             truncate=truncate,
             **call_order(thread, depth, priority, invocation, remaining_us),
         )
+        _count(batches, rows)
         return [score for (score,) in _vectors(rows)]
 
 
@@ -107,6 +121,12 @@ def _listed(function: str, name: str, texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str):
         raise InvalidArgument(f"{function}: {name} must be a list of texts, not one text")
     return list(texts)
+
+
+def _count(batches: EncoderBatches | None, rows: dict[str, Any]) -> None:
+    if batches is not None:
+        batches.num_batches += rows["num_batches"]
+        batches.num_short_batches += rows["num_short_batches"]
 
 
 def _vectors(rows: dict[str, Any]) -> list[list[float]]:

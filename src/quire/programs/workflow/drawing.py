@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from xml.sax.saxutils import escape
 
+from quire.programs.workflow.durations import batches_alone
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, folded
 from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
@@ -18,6 +19,7 @@ from quire.programs.workflow.timing import Timing, measured, predicted, written
 from quire.programs.workflow.watching import PrimitiveStep
 
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 196, 50, 44, 12, 24, 18
+TEXT_HEIGHT = 14
 _FRAME, _WAY_FRAME = "#9a9a9a", "#c62828"
 _COLORS: Mapping[str, str] = {
     "model": "#dbe7ff", "part": "#b9d0ff", "flow": "#e6e6e6", "other": "#f3ead7", "node": "#e2f0df"
@@ -35,6 +37,7 @@ class Box:
     data: frozenset[str]
     order: frozenset[str] = frozenset()
     times: str = ""
+    batches: str = ""
     on_way: bool = False
 
 
@@ -68,11 +71,19 @@ def drawing(
         expected = predicted(graph, app.engines)
         took = measured(graph, steps if graph is e_graph else ())
         title = f"{name}: {len(graph.primitives)} primitives, {graph.num_edges} dependencies"
-        _panel(canvas, title + _totals(expected, took), _boxes(graph, expected, took, steps))
+        batches = _batches(graph, app, steps if graph is e_graph else ())
+        made = _boxes(graph, expected, took, steps)
+        boxes = [replace(box, batches=batches.get(box.id, "")) for box in made]
+        _panel(canvas, title + _totals(expected, took), boxes)
     if steps or predicted(e_graph, app.engines) is not None:
         canvas.line(
             "Red frames: what the whole waits for, one after the other. The end of a prompt is "
             "computed by the decoding behind it, and measured there."
+        )
+    if _batches(e_graph, app, ()):
+        canvas.line(
+            "Batches short: an encoder's, by profile, that are smaller than is efficient. Went: "
+            "those that were sent with room in them, though others waited."
         )
     canvas.line("What the passes did", size=14, bold=True)
     for note in folded(notes):
@@ -119,6 +130,25 @@ def _times(one: str, expected: Timing | None, took: Timing | None) -> str:
     return " · ".join(told)
 
 
+def _batches(graph: PrimitiveGraph, app: App, steps: Sequence[PrimitiveStep]) -> dict[str, str]:
+    """By primitive of an encoder: how many of its batches are short, and how many went so."""
+    told = {
+        one.id: f"{alone.num_short_batches} of {counted(alone.num_batches)} short"
+        for one in graph.primitives.values()
+        if (alone := batches_alone(one, app.profiles)) is not None
+    }
+    for step in steps:
+        if (went := step.batches) is not None:
+            before = told.get(step.primitive.id)
+            text = f"went {went.num_short_batches} of {went.num_batches}"
+            told[step.primitive.id] = text if before is None else f"{before} · {text}"
+    return told
+
+
+def counted(num_batches: int) -> str:
+    return f"{num_batches} batch{'' if num_batches == 1 else 'es'}"
+
+
 def _template(app: App) -> list[Box]:
     makers = {name: node.name for node in app.nodes for name in node.outputs}
     boxes: list[Box] = []
@@ -149,6 +179,7 @@ def _panel(canvas: _Canvas, title: str, boxes: Sequence[Box]) -> None:
     """Draw ``boxes``, each of which comes after those that it waits for."""
     canvas.line(title, size=14, bold=True)
     top = canvas.height + GAP_Y
+    height = BOX_HEIGHT + (TEXT_HEIGHT if any(box.batches for box in boxes) else 0)
     columns: dict[str, int] = {}
     rows: dict[int, int] = {}
     places: dict[str, tuple[int, int]] = {}
@@ -157,35 +188,36 @@ def _panel(canvas: _Canvas, title: str, boxes: Sequence[Box]) -> None:
         row = rows.get(column, 0)
         columns[box.id], rows[column] = column, row + 1
         x = MARGIN + column * (BOX_WIDTH + GAP_X)
-        places[box.id] = (x, top + row * (BOX_HEIGHT + GAP_Y))
+        places[box.id] = (x, top + row * (height + GAP_Y))
     for box in boxes:
         for kind, sources in (("", box.data), (' stroke-dasharray="4 3"', box.order)):
-            canvas.parts += [_edge(places[one], places[box.id], kind) for one in sorted(sources)]
+            here = places[box.id]
+            canvas.parts += [_edge(places[one], here, height, kind) for one in sorted(sources)]
     for box in boxes:
-        _draw(canvas, box, *places[box.id])
-    canvas.height = top + max(rows.values(), default=0) * (BOX_HEIGHT + GAP_Y) + LINE
+        _draw(canvas, box, height, *places[box.id])
+    canvas.height = top + max(rows.values(), default=0) * (height + GAP_Y) + LINE
 
 
-def _edge(start: tuple[int, int], end: tuple[int, int], kind: str) -> str:
-    """The line between two boxes. Past other columns it runs between two rows, because a box would
-    hide it."""
-    x1, y1 = start[0] + BOX_WIDTH, start[1] + BOX_HEIGHT // 2
-    x2, y2 = end[0], end[1] + BOX_HEIGHT // 2
+def _edge(start: tuple[int, int], end: tuple[int, int], height: int, kind: str) -> str:
+    """Past other columns it runs between two rows, because a box would hide it."""
+    x1, y1 = start[0] + BOX_WIDTH, start[1] + height // 2
+    x2, y2 = end[0], end[1] + height // 2
     bend = GAP_X // 2
     path = f"M{x1} {y1} C{x1 + bend} {y1} "
     if x2 - x1 > GAP_X:
-        below = end[1] + BOX_HEIGHT + GAP_Y // 2
+        below = end[1] + height + GAP_Y // 2
         path += f"{x1 + bend} {below} {x1 + GAP_X} {below} H{x2 - GAP_X} C{x2 - bend} {below} "
     path += f"{x2 - bend} {y2} {x2} {y2}"
     return f'<path d="{path}" fill="none" stroke="#7a7a7a"{kind}/>'
 
 
-def _draw(canvas: _Canvas, box: Box, x: int, y: int) -> None:
-    shape = f'x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5"'
+def _draw(canvas: _Canvas, box: Box, height: int, x: int, y: int) -> None:
+    shape = f'x="{x}" y="{y}" width="{BOX_WIDTH}" height="{height}" rx="5"'
     frame = f'stroke="{_WAY_FRAME}" stroke-width="2"' if box.on_way else f'stroke="{_FRAME}"'
     canvas.parts.append(f'<rect {shape} fill="{box.color}" {frame}/>')
     canvas.text(x + 7, y + 15, box.id, size=11, bold=True)
     canvas.text(x + 7, y + 29, box.text, size=10)
-    if box.times:
-        canvas.text(x + 7, y + 43, box.times, size=10)
+    lines = [line for line in (box.times, box.batches) if line]
+    for place, line in enumerate(lines):
+        canvas.text(x + 7, y + 43 + place * TEXT_HEIGHT, line, size=10)
     canvas.width = max(canvas.width, x + BOX_WIDTH)

@@ -1,4 +1,5 @@
-"""The seconds that a primitive takes alone, by its engine's profile; ``critical_path`` adds them.
+"""How long a primitive takes alone, by its engine's profile: what ``critical_path`` adds up; and in
+how many batches of an encoder.
 
 An estimate: a graph has no texts, so the length of a prompt is guessed from its parts, and an
 answer is taken to be as long as it may be.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow.engines import NO_PROFILE, Profile
 from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
 from quire.programs.workflow.values import Ref
@@ -32,6 +34,18 @@ def seconds_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> floa
         prompt_s = profile.seconds(_prompt_tokens(primitive))
         return prompt_s + profile.token_s * float(primitive.config["max_tokens"])
     return profile.seconds(1 if primitive.size is None else max(1, primitive.size))
+
+
+def batches_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> EncoderBatches | None:
+    """Those of an encoder's primitive, none larger than is efficient; the last is short if it is
+    smaller. None for other engines, and while nobody knows how many texts there will be."""
+    if primitive.op not in (Op.EMBEDDING, Op.RERANKING):
+        return None
+    if primitive.batched and primitive.size is None:
+        return None
+    size = primitive.size or 1
+    most = profiles.get(primitive.engine or "", NO_PROFILE).max_efficient_batch or size
+    return EncoderBatches(-(-size // most), int(size % most > 0))
 
 
 def _prompt_tokens(primitive: Primitive) -> int:

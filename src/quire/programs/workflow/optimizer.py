@@ -15,6 +15,7 @@ import msgspec
 
 from quire.core.errors import QuireError
 from quire.programs.api import Api
+from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow.construction import NodeConfig, checked_query, measured, p_graph
 from quire.programs.workflow.drawing import drawing
 from quire.programs.workflow.durable import (
@@ -117,7 +118,8 @@ class Graph:
             if watcher is not None and journal.num_kept:
                 await watcher.resumed(journal.num_kept, journal.num_primitives)
         streamed, sharing = self._streamed(watcher), Sharing(api)
-        runners = await self._runners(api, streamed, sharing)
+        batches: dict[str, EncoderBatches] = {}
+        runners = await self._runners(api, streamed, sharing, batches)
         scheduler = GraphScheduler(
             self.e_graph,
             self.query,
@@ -131,6 +133,7 @@ class Graph:
             record,
             sharing.how,
             self.app.experience if self.passes.speculates else None,
+            batches,
         )
         try:
             results = await scheduler.run()
@@ -143,7 +146,11 @@ class Graph:
         return results
 
     async def _runners(
-        self, api: Api, streamed: StreamedAnswers | None, sharing: Sharing
+        self,
+        api: Api,
+        streamed: StreamedAnswers | None,
+        sharing: Sharing,
+        batches: dict[str, EncoderBatches],
     ) -> dict[str, PrimitiveRunner]:
         """Make the runners of the engines, by name; close all of them if one is refused."""
         primitives = list(self.e_graph.primitives.values())
@@ -151,7 +158,9 @@ class Graph:
         try:
             for engine in self.engines:
                 if engine.kind != "growth":
-                    runners[engine.name] = runner_of(engine, api, primitives, streamed, sharing)
+                    runners[engine.name] = runner_of(
+                        engine, api, primitives, streamed, sharing, batches
+                    )
             await check_tools(self.engines, runners, primitives)
         except BaseException:
             for runner in runners.values():

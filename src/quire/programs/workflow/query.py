@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -232,6 +233,7 @@ class QueryTelling:
             duration_s=round(step.ended_s - step.started_s, 6),
             **({} if step.shared is None else {"shared": step.shared}),
             **({"ahead": True} if step.ahead else {}),
+            **({} if step.batches is None else asdict(step.batches)),
         )
 
     async def said(self, output: str, said: SaidText) -> None:

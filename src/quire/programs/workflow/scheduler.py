@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
+from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.construction import MAX_PRIMITIVES
 from quire.programs.workflow.control_flow import decided
@@ -72,7 +73,11 @@ class Grower(Protocol):
 
 
 class GraphScheduler:
-    """Runs one query. ``runners``: by the engine's name; ``watcher`` receives every primitive.
+    """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
+    ``grower``: of the growths in ``graph``; ``follow`` is told of each graph that the query has
+    while it grows. ``record``: what is kept of the query. ``shared``: see
+    ``Sharing.how``. ``experience``: by which values are supposed; None: nothing runs ahead.
+    ``batches``: those of encoders, by primitive.
 
     ``grower``: the grower of the growths in ``graph``; ``follow`` receives each graph that the
     query has while it grows. ``record``: what is kept of the query. ``shared``: see
@@ -96,12 +101,13 @@ class GraphScheduler:
         record: QueryRecord = NO_RECORD,
         shared: Mapping[str, str] = MappingProxyType({}),
         experience: Experience | None = None,
+        batches: Mapping[str, EncoderBatches] = MappingProxyType({}),
     ) -> None:
         self.state = GraphState(graph, query)
         self.speculator: Speculator | None = None
         if experience is not None:
             self.speculator = Speculator(self.state, experience, runners, record.carries_out)
-        self._record, self._shared = record, shared
+        self._record, self._shared, self._batches = record, shared, batches
         record.follow(graph)
         self._runners, self._now_s, self._sleep = runners, now_s, sleep
         self._watcher: Watcher = watcher or StepLog()
@@ -164,10 +170,10 @@ class GraphScheduler:
             await self._watcher.began(primitive, started_s)
             is_growth = primitive.op is Op.GROWTH
             outputs = await (self._become if is_growth else self._recorded)(primitive)
-            shared = self._shared.get(primitive.id)
+            shared, batches = self._shared.get(primitive.id), self._batches.get(primitive.id)
             ahead = self.speculator is not None and self.speculator.has_kept(primitive)
             await self._watcher.ended(
-                PrimitiveStep(primitive, started_s, self._now_s(), shared, ahead)
+                PrimitiveStep(primitive, started_s, self._now_s(), shared, ahead, batches)
             )
             if self.speculator is not None and not isinstance(outputs, GrownGraph):
                 self.speculator.learn(primitive, self.state.inputs_of(primitive), outputs)

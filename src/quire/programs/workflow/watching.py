@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.errors import QuireError
+from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import Primitive
@@ -17,15 +18,17 @@ from quire.programs.workflow.speculation.figures import SpeculationFigures
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveStep:
-    """One primitive that has ended; times in seconds of the clock that was given. ``shared``: it
-    took the result of an equal one of the tenant, which was ``kept`` or ``in flight``. ``ahead``:
-    it began before it was known to be needed."""
+    """One primitive that was carried out; times in seconds of the clock that was given.
+    ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``.
+    ``ahead``: it had begun before it was known that it must. ``batches``: of an encoder, those in
+    which its texts were computed."""
 
     primitive: Primitive
     started_s: float
     ended_s: float
     shared: str | None = None
     ahead: bool = False
+    batches: EncoderBatches | None = None
 
 
 class Watcher(Protocol):

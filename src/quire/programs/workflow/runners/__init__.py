@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
+from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.keys import key_of
 from quire.programs.workflow.primitives import PREFILLS, Primitive
@@ -33,9 +34,11 @@ def runner_of(
     primitives: Iterable[Primitive],
     streamed: StreamedAnswers | None,
     sharing: Sharing,
+    batches: dict[str, EncoderBatches],
 ) -> PrimitiveRunner:
-    """Make the runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
-    whose text is reported while it is written. ``sharing``: shares the pure primitives.
+    """The runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
+    whose text is told while it is written. ``sharing``: of the pure primitives. ``batches``: counts
+    those of encoders, by primitive.
 
     Raises:
         InvalidArgument: the node does not serve a model that the engine or a component names.
@@ -50,7 +53,7 @@ def runner_of(
         case "llm":
             return LanguageModelRunner(_models(engine, api, primitives), streamed, sharing)
         case "embedding" | "rerank":
-            return EncoderRunner(api, engine.config.get("model"))
+            return EncoderRunner(api, engine.config.get("model"), batches)
         case "vectors":
             return VectorRunner(QueryVectors(api))
         case "search":

@@ -8,6 +8,7 @@ from typing import Any
 from quire.core.encoding import EncoderKind
 from quire.core.errors import ModelNotFound
 from quire.programs.api import Api
+from quire.programs.api.encode import EncoderBatches
 from quire.programs.services.encoding import MAX_TEXTS
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
@@ -64,11 +65,11 @@ def _lacking(engine: Engine, known: str) -> ModelNotFound:
 
 
 class EncoderRunner:
-    """``PrimitiveRunner`` of an engine of kind embedding or rerank. ``model``: None for the node's
-    first of that kind."""
+    """``Runner`` of an engine of kind embedding or rerank; ``model``: None for the node's first of
+    that kind. ``batches``: counts those of each primitive, by its id."""
 
-    def __init__(self, api: Api, model: str | None) -> None:
-        self._api, self._model = api, model
+    def __init__(self, api: Api, model: str | None, batches: dict[str, EncoderBatches]) -> None:
+        self._api, self._model, self._batches = api, model, batches
         self._scores: dict[tuple[bool, str, str], float] = {}
         """The scores by truncation, question and text: of texts that were found or may be."""
 
@@ -102,6 +103,7 @@ class EncoderRunner:
                 texts[start : start + MAX_TEXTS],
                 model=self._model,
                 truncate=primitive.config["truncate"],
+                batches=self._batches.setdefault(primitive.id, EncoderBatches()),
                 **primitive.order,
             )
         check_elements(primitive, rows)
@@ -120,6 +122,7 @@ class EncoderRunner:
                 [text for _, _, text in some],
                 model=self._model,
                 truncate=truncate,
+                batches=self._batches.setdefault(primitive.id, EncoderBatches()),
                 **primitive.order,
             )
             self._scores |= zip(some, scores, strict=True)
