@@ -16,8 +16,8 @@ PATH = "/v1/programs/prog-1"
 class Node:
     """Answers everything that it is asked for with ``status``."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.num_asked = name, 0
+    def __init__(self, name: str, status: int = 200) -> None:
+        self.name, self.status, self.num_asked = name, status, 0
         self.liveness = SimpleNamespace(is_gone=False, is_alive=True)
 
     async def ask(self, *asked: object) -> Node:
