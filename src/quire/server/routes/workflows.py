@@ -137,7 +137,7 @@ def _check_engines(node: Node, query: Query, tenant: TenantId) -> None:
     for engine in query.app.used_engines:
         if engine.kind in ENCODER_KINDS:
             assert node.encoder(engine.config.get("model"), ENCODER_KINDS[engine.kind]).info
-        elif engine.kind == "llm":
+        elif engine.kind == "llm" and engine.endpoint is None:
             node.model(engine.config.get("model"))
         elif engine.kind == "search":
             node.search_engine(tenant)
