@@ -76,8 +76,9 @@ def draw_measured(svg: Path, asked: Query) -> None:
 
 
 def _batches(graph: Graph, steps: Sequence[PrimitiveStep] = ()) -> str:
-    """Of each component that an encoder carries out: its batches by profile and how many are short;
-    of ``steps`` also those that were sent, and how many went short."""
+    """Return, for each component that an encoder carries out, its number of batches by profile and
+    how many of them are short; with ``steps`` also how many were sent, and how many of those were
+    short."""
     alone, went = dict[str, EncoderBatches](), dict[str, EncoderBatches]()
     for one in graph.e_graph.primitives.values():
         _add(alone, one, batches_alone(one, graph.app.profiles))

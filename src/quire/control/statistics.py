@@ -65,8 +65,8 @@ class EngineStatistics:
 class InstanceStatistics:
     """One process of an encoder. ``num_batches``, ``num_short_batches`` of them (sent with room
     though others waited), ``num_sequences``, ``num_tokens``: dispatched since start; ``busy_s``:
-    total time of its ended batches. ``num_reused_tokens``: that it had
-    kept and did not compute; ``cache_bytes``: what it keeps now."""
+    total time of its ended batches. ``num_reused_tokens``: tokens whose results it had kept and did
+    not compute; ``cache_bytes``: the size of what it keeps now."""
 
     engine: EngineId
     is_up: bool

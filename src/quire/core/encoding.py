@@ -52,9 +52,9 @@ class Encode(CommandBase, frozen=True, kw_only=True):
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``rows`` of the command's sequences from ``first`` on. Replies arrive in any order, as
-    batches end; the command ends with the last. ``batch``: the number of theirs. ``is_short``: it
-    was sent with room in it, though others waited."""
+    """Rows of the command's sequences, from sequence ``first`` on. Replies arrive in any order, as
+    batches end; the command ends with the last. ``batch``: the number of the batch. ``is_short``:
+    the batch was sent with room in it, though others waited."""
 
     first: int
     rows: F32

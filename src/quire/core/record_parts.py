@@ -11,10 +11,10 @@ import msgspec
 
 
 class ToldPart(msgspec.Struct, frozen=True):
-    """Of the program ``id``. ``part`` belongs behind its earlier ones; ``is_first``: it takes the
-    place of them all. ``stays``: why no other node could go on with it, so that nothing more of it
-    is told. ``members``: the ids of the programs whose records are in this one: itself, and those
-    of its descendants that run."""
+    """A part of the record of the program ``id`` and of its descendants that run. It belongs behind
+    its earlier parts; ``is_first``: it replaces them all. ``stays``: why no other node could go on
+    with them, so that nothing more of them is sent. ``members``: the ids of all these programs,
+    ``id`` first."""
 
     id: str
     part: bytes

@@ -1,9 +1,9 @@
 """The asyncio shell around the I/O-free core: control thread, engines, program hosts, sessions.
 
-An edge needs ``Node`` and the values of ``quire.node.edge``, which have their names here too;
-nothing here imports torch. They are imported when the first of them is asked for: the processes
-that a node starts have their main modules in this package and need a tenth of it, and the rest
-would be a quarter of the processor time in which an engine starts.
+An edge needs ``Node`` and the values of ``quire.node.edge``, whose names this package has too;
+nothing here imports torch. They are imported when the first of them is used: the processes that a
+node starts have their main modules in this package and need a tenth of it; the rest would be a
+quarter of the processor time in which an engine starts.
 """
 
 from importlib import import_module

@@ -159,7 +159,8 @@ class LaunchedChild:
         return None if self.is_over else self.handle.told
 
     def left(self) -> EndedChild:
-        """What its parent may still ask for. Of one that ends now, as if it had ended."""
+        """Return what its parent may still ask for; of a child that was asked to end, as if it had
+        ended."""
         record, messages = self.handle.record(), self.handle.messages_after(self.num_read)
         error = record.error
         if error is None and not self.ended:
@@ -210,7 +211,7 @@ class MovedChild:
         self.num_bytes = len(json.dumps(ended.result)) + sum(map(len, ended.messages))
 
     def left(self) -> EndedChild:
-        """What its parent may still ask for."""
+        """Return what its parent may still ask for."""
         return msgspec.structs.replace(self._ended, messages=list(self._messages))
 
     async def result(self) -> Any:

@@ -1,4 +1,4 @@
-"""The names of ``quire.node``: what an edge needs. Nothing here imports torch."""
+"""The names that ``quire.node`` exports: what an edge needs. Nothing here imports torch."""
 
 from quire.node.calls import BuiltIn, SessionCall
 from quire.node.conversations import ConversationTurn

@@ -41,7 +41,7 @@ class EndedPrograms:
         return forgotten
 
     def drop(self, tenant: TenantId, program: str) -> None:
-        """``program`` is kept no more, if it was."""
+        """Keep ``program`` no more, if it is kept."""
         kept = self._tenants.get(tenant, _Remembered())
         for entry in kept.entries:
             if entry[0] == program:

@@ -96,7 +96,8 @@ def family_stays(handle: ProgramHandle) -> None:
 
 
 def family_left_behind(handle: ProgramHandle) -> None:
-    """This node was thought to be lost, and another one goes on with them. Idempotent."""
+    """Leave the program and its descendants: this node was taken for lost, and another one goes on
+    with them. Idempotent."""
     for child in _running(handle):
         family_left_behind(child.handle)
     handle.leave_behind()

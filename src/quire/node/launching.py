@@ -80,9 +80,9 @@ class ProgramLauncher:
         programs: Programs = _NONE,
         above: ProgramHandle | None = None,
     ) -> ProgramHandle:
-        """See ``Node.launch``. ``encoded``: the token counter of the program that launches it.
-        ``taken``: the program comes from another node, with those of its descendants that run:
-        ``programs`` are their code. ``above``: the program that launches it."""
+        """See ``Node.launch``. ``family``, ``encoded``: those of the parent that launches it.
+        ``taken``: the record of a program that comes from another node, with its running
+        descendants; ``programs``: their code. ``above``: the program that launches it."""
         self._admission.check()
         if taken is not None:
             launch = taken.launch(launch)

@@ -62,7 +62,7 @@ class MessageLog:
         return self._num_bytes
 
     def after(self, number: int) -> list[str]:
-        """The kept messages with a sequence number above ``number``."""
+        """Return the kept messages with a sequence number above ``number``."""
         return [message.text for message in self._kept if message.sequence > number]
 
     def attach(self, after: int = 0) -> MessageReader:

@@ -86,8 +86,8 @@ class ProgramHandle:
         origin: Origin | None = None,
         above: ProgramHandle | None = None,
     ) -> None:
-        """For the table. ``start`` gives the program to its runtime, now and at each restart.
-        ``above``: the program that launches it."""
+        """Start the program. ``start`` gives it to its runtime, now and at each restart. ``above``:
+        the program that launches it."""
         self._table, self._restarts, self._origin = table, restarts, origin
         if restarts is not None:
             self._start = start
@@ -186,8 +186,8 @@ class ProgramHandle:
         self._has_gone()
 
     def leave_behind(self) -> None:
-        """This node was thought to be lost, and another one goes on with the program: as ``leave``,
-        of one that still runs here or has ended. Idempotent."""
+        """Like ``leave``, for a program that still runs here or has ended: this node was taken for
+        lost, and another one continues the program. Idempotent."""
         if self.ended and not self.has_left:
             self._move.leave()
             self._table.left(self)
@@ -213,12 +213,12 @@ class ProgramHandle:
 
     @property
     def told(self) -> ToldRecord | None:
-        """Its record, as a router is told it; None: it has ended."""
+        """The program's record, as it is sent to a router; None: the program has ended."""
         return self._keeping.told
 
     @property
     def is_over(self) -> bool:
-        """It has ended, or somebody has ended it."""
+        """Whether the program has ended, or was asked to end."""
         return self.ended or not self._is_wanted or self._abandoned is not None
 
     def _give_up(self, error: QuireError) -> None:
@@ -274,8 +274,8 @@ class ProgramHandle:
         )
 
     def send(self, message: str) -> Awaitable[None]:
-        """Send to the program's ``receive``: it has the message once this has returned; awaiting
-        waits while it has too many unread ones.
+        """Send a message to the program, which has it once this has returned; awaiting the result
+        waits while the program has too many unread messages.
 
         Raises:
             MailboxFull: the program reads no messages.
@@ -302,7 +302,7 @@ class ProgramHandle:
         return self._output.messages.attach(after)
 
     def messages_after(self, number: int) -> list[str]:
-        """Those with a sequence number above ``number``, as far as they are kept."""
+        """Return the messages with a sequence number above ``number``, as far as they are kept."""
         return self._output.messages.after(number)
 
     def signal(self, name: str, message: str | None = None) -> None:

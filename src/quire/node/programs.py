@@ -64,8 +64,8 @@ class ProgramTable:
         above: ProgramHandle | None = None,
     ) -> ProgramHandle:
         """Enter a program; ``start`` gives it to its runtime. With ``restarts`` it is started again
-        when its engine was lost. ``public_id``: of one that comes from another node. ``above``: the
-        program that launches it.
+        when its engine was lost. ``public_id``: the id of a program that comes from another node.
+        ``above``: the program that launches it.
 
         Raises:
             AlreadyExists: a program has this id.
@@ -138,7 +138,7 @@ class ProgramTable:
         return [handle for running in self._running.values() for handle in running.values()]
 
     def of(self, program: ProgramId) -> ProgramHandle | None:
-        """The launched program with this number."""
+        """Return the launched program with this number, or None."""
         return self._by_program.get(program)
 
     def public_id(self, program: ProgramId) -> str | None:

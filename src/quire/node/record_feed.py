@@ -1,5 +1,5 @@
-"""Tells the records of a tenant's restartable programs to a router, which keeps them for the case
-that this node is lost: that of a program with those of its children.
+"""Sends the records of a tenant's restartable programs to a router, which keeps them in case this
+node is lost. The record of a program goes with those of its children.
 
 A program's message to its clients waits until the router has the record that led to it: then
 another node, which continues from that record, sends the same message. Without a reader nothing
@@ -80,11 +80,12 @@ class RecordFeed:
     # -- for programs ------------------------------------------------------------------------------
 
     def add(self, record: ToldFamily) -> None:
-        """A program runs."""
+        """Add the record of a program that runs."""
         self._records[record.id] = record
 
     def end(self, record: ToldFamily, *, may_be_lost: bool) -> None:
-        """It has ended, or is at another node. ``may_be_lost``: see ``EndedRecord``."""
+        """Drop the record: the program has ended, or is at another node. ``may_be_lost``: see
+        ``EndedRecord``."""
         if self._records.pop(record.id, None) is None:
             return
         is_told = not record.is_first or record.id in self._refused
@@ -96,12 +97,13 @@ class RecordFeed:
             self._news.ring()
 
     def waits_for(self, record: ToldFamily) -> bool:
-        """Whether ``kept`` would wait. Of a program that stays, the reader is told why, once."""
+        """Whether ``kept`` would wait. For a program that cannot move it waits until the reader has
+        received the reason, once."""
         is_told = record.stays is not None and record.id in self._refused
         return self.has_reader and record.id in self._records and not is_told
 
     async def kept(self, record: ToldFamily) -> None:
-        """Until the reader has all that the program has been told by now; or is gone."""
+        """Wait until the reader has the whole record of the program up to now, or is gone."""
         if not self.waits_for(record):
             return
         future = self._wanted.get(record.id)

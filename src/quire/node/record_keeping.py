@@ -21,12 +21,13 @@ class RecordKeeping:
         self.told: ToldRecord | None = None
         """The program's own record, while it runs."""
         self._family: ToldFamily | None = None
-        """That its record is told with."""
+        """The records that the program's own record is sent with."""
         self._end_of: RunningProgram | None = None
         """The incarnation whose end has waited, or waits now."""
 
     def begin(self, feed: RecordFeed, told: ToldRecord, above: RecordKeeping | None = None) -> None:
-        """``above``: that of the program that has launched it, and is told with it."""
+        """Begin to keep ``told``. ``above``: the same of the program that has launched this one, if
+        their records are sent together."""
         self._feed, self.told = feed, told
         if above is not None:
             self._family = above._family
@@ -35,12 +36,12 @@ class RecordKeeping:
             feed.add(self._family)
 
     async def kept(self) -> None:
-        """Until what the program was told by now is kept, if anybody keeps it."""
+        """Wait until a router has the record up to now, if one keeps it."""
         if self._feed is not None and self._family is not None:
             await self._feed.kept(self._family)
 
     def of_message(self) -> Keep | None:
-        """What a message of the program waits for now; None: nothing."""
+        """The wait that a message of the program needs now; None: none."""
         if self._feed is None or self._family is None or not self._feed.waits_for(self._family):
             return None
         return self.kept
@@ -53,8 +54,8 @@ class RecordKeeping:
         return keep
 
     def end(self, *, may_be_lost: bool) -> None:
-        """The program has ended, or goes on elsewhere: its record is let go, unless it is that of
-        another program, too. ``may_be_lost``: see ``EndedRecord``."""
+        """Let go of the record: the program has ended, or goes on elsewhere. One that is sent with
+        an ancestor's record stays in it. ``may_be_lost``: see ``EndedRecord``."""
         told, family = self.told, self._family
         is_own = told is not None and family is not None and family.id == told.id
         if self._feed is not None and family is not None and is_own:

@@ -112,8 +112,9 @@ class Restarts:
     # -- to the program ----------------------------------------------------------------------------
 
     def send(self, running: RunningProgram, message: str) -> SentMessage:
-        """A client sends a message. While the program is restarted it is delivered after the
-        recorded messages. One that is refused is not recorded: the next run would receive it.
+        """Send a client's message to the program and record it. While the program is restarted, the
+        message is delivered after the recorded ones. A refused message is not recorded: the next
+        run would receive it.
 
         Raises:
             MailboxFull, MailboxClosed, InvalidArgument: see ``ProgramHandle.send``.

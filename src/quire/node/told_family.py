@@ -1,8 +1,8 @@
-"""The records of a program and of its descendants, told in parts as one; and the parts put together
-again at another node.
+"""The records of a program and of its descendants, sent in parts as one record; and the parts put
+together again at another node.
 
-All of a part is taken in one turn of the edge's loop, where messages pass between a program and its
-children: so what one of them has received the other one has sent, in every part. Owns the form of a
+Each part is taken in one turn of the edge's loop, where messages pass between a program and its
+children: so in every part, what one of them has received the other one has sent. Owns the form of a
 part, and which records belong together. Must not know what is in a record, nor who keeps the parts.
 """
 
@@ -22,11 +22,11 @@ from quire.node.told_record import RecordPart, ToldChild, ToldRecord
 from quire.programs.runtime.replay_log import ReplayLog
 
 _MIN_DROPPED_BYTES = 1 << 20
-"""Of descendants that have ended, before all is told anew without them."""
+"""The least number of bytes of ended descendants for which the record is sent anew without them."""
 
 
 class _FamilyPart(msgspec.Struct, frozen=True):
-    """``members``: what has come to each record, by the id of its program."""
+    """One part. ``members``: what was added to each record, by the id of its program."""
 
     root: str
     members: dict[str, list[bytes]]
@@ -36,21 +36,21 @@ _CODEC: Codec[RecordPart] = Codec(RecordPart)
 
 
 class ToldFamily:
-    """Of the program of ``root``, which nobody has launched whose record is told, and of its
-    descendants. Belongs to the edge's loop."""
+    """The records of the program of ``root`` and of its descendants. ``root`` has no parent with
+    which its record is sent. Belongs to the edge's loop."""
 
     def __init__(self, root: ToldRecord) -> None:
         self.id = root.id
         self._root = root
         self.stays = root.stays
-        """Why no other node could go on with them; None: one can."""
+        """Why no other node could continue these programs; None: one can."""
         self._num_bytes: dict[str, int] = {}
-        """That were told of each record."""
+        """The number of bytes that were sent of each record, by its program's id."""
         self._num_dropped_bytes = 0
         self.is_first = True
 
     def anew(self) -> None:
-        """Nobody keeps anything of it."""
+        """Begin with the first part again: no reader has any part."""
         self.is_first = True
         self._num_bytes.clear()
         self._num_dropped_bytes = 0
@@ -58,7 +58,8 @@ class ToldFamily:
             record.anew()
 
     def part(self) -> ToldPart | None:
-        """What has come since the last part, or why there is none; None: nothing."""
+        """Return the next part, or one with the reason why no more are sent; None: nothing was
+        added."""
         records = self._records()
         before, self.stays = self.stays, self._why(records)
         if self.stays is None and (before is not None or self._is_mostly_dropped(records)):
@@ -76,14 +77,15 @@ class ToldFamily:
         return ToldPart(self.id, part, is_first, members=ids)
 
     def _records(self) -> list[ToldRecord]:
-        """Each before its children."""
+        """The records of the programs that run, each before those of its children."""
         found = [self._root]
         for record in found:  # grows meanwhile
             found += record.children()
         return found
 
     def _members(self, records: Sequence[ToldRecord]) -> dict[str, list[bytes]]:
-        """What each has gained; sets ``stays`` if one of them has to stay."""
+        """Return what was added to each record; set ``stays`` if one of the programs has to
+        stay."""
         members = {}
         for record in records:
             part = record.part()
@@ -123,7 +125,7 @@ class _Member:
         self.requests: dict[int, HandedAnswer] = {}
         self.children: dict[str, ToldChild] = {}
         self.left: dict[str, ToldChild] = {}
-        """Children that have ended, as they were told then."""
+        """The children that have ended, each as it was sent at its end."""
         self.num_launched = 0
 
     def take(self, part: RecordPart) -> None:
@@ -177,8 +179,8 @@ class _Member:
 
 
 def program_of(parts: Sequence[bytes]) -> HandedProgram:
-    """The program whose record has been told in ``parts``, with its descendants. Their node was
-    lost, which counts as a restart.
+    """Return the program whose record was sent in ``parts``, with its descendants. The loss of
+    their node counts as a restart.
 
     Raises:
         InvalidArgument: they are no record of this release, or not from its beginning.

@@ -1,8 +1,8 @@
-"""The record of a running program, told in parts to somebody who keeps a copy.
+"""The record of a running program, sent in parts to a reader that keeps a copy.
 
-A part has what the record has gained since the last one. Replies and errors of commands are not
-told twice: what the program has heard contains them. Owns the form of a part and how far a record
-has been told. Must not know who keeps the parts, nor how they are put together.
+A part has what was added to the record since the last one. Replies and errors of commands are sent
+once, as what the program has received (``heard``). Owns the form of a part and how much of a record
+has been sent. Must not know who keeps the parts, nor how they are put together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.programs.services.children import ChildState
 
 class ToldChild(msgspec.Struct, frozen=True):
     """A child as its parent has it now: see ``HandedChild``. ``ended``: what is left of it, once it
-    has ended or somebody has ended it."""
+    has ended or was asked to end."""
 
     name: str
     num_read: int
@@ -37,9 +37,10 @@ class ToldChild(msgspec.Struct, frozen=True):
 
 
 class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``begin``: the program with an empty record, in the first part. ``calls`` and ``requests``:
-    by their place; one that has been answered comes again. ``children``: those that have changed;
-    ``forgotten``: those that the program can ask for no more."""
+    """One part of a record. ``begin``: the program with an empty record, in the first part.
+    ``calls`` and ``requests``: by their place; one that was sent without its answer comes again
+    with it. ``children``: those that have changed; ``forgotten``: the ids of those that the program
+    can ask for no more."""
 
     begin: HandedProgram | None
     issued: list[IssuedCommand]
@@ -57,8 +58,8 @@ class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class KeptChild(Protocol):
-    """What is told of a child of a restartable program on this node. ``told``: the record of one
-    that runs; ``is_over``: it has ended, or somebody has ended it."""
+    """A child of a restartable program on this node, as its parent's record needs it. ``told``: the
+    record of one that runs; ``is_over``: it has ended, or was asked to end."""
 
     @property
     def id(self) -> str: ...
@@ -79,7 +80,7 @@ class KeptChild(Protocol):
     def told(self) -> ToldRecord | None: ...
 
     def left(self) -> EndedChild:
-        """What its parent may still ask for."""
+        """Return what its parent may still ask for."""
         ...
 
 
@@ -102,7 +103,7 @@ class _Questions:
 
 
 class _ChildNews:
-    """What has been told of a program's children."""
+    """What has been sent of a program's children."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[int, list[str], bool, bool]] = {}
@@ -148,14 +149,14 @@ class ToldRecord:
         *,
         is_alone: bool = True,
     ) -> None:
-        """``is_alone``: the record of its parent is not told with it."""
+        """``is_alone``: the record of its parent is not sent with it."""
         self.id = id
         self.name = name
         self._launch = launch
         self._origin = origin
         self._restarts = restarts
         self.stays = why_it_stays(origin, launch, restarts, is_alone=is_alone)
-        """Why no other node could go on with it; None: one can."""
+        """Why no other node could continue the program; None: one can."""
         self.anew()
 
     def anew(self) -> None:
@@ -170,19 +171,19 @@ class ToldRecord:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether its children can be told with it."""
+        """Whether the records of its children can be sent with it."""
         return self._restarts is not None
 
     def children(self) -> Iterator[ToldRecord]:
-        """The records of those that run."""
+        """Yield the records of the children that run."""
         if self._restarts is not None:
             for child in _children(self._restarts.child_state):
                 if (told := child.told) is not None:
                     yield told
 
     def part(self) -> RecordPart | None:
-        """What has come since the last part; None: nothing, or ``stays`` says why nothing is
-        told."""
+        """The next part; None: nothing was added, or ``stays`` has the reason why no part is
+        sent."""
         if self.stays is None and self._restarts is not None:
             part = self._next(self._restarts)
             if self.stays is None:

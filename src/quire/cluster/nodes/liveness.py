@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 NodeState = Literal["unknown", "not reached yet", "ready", "busy", "dead"]
-"""``unknown``: not asked yet. ``not reached yet``: it has never answered; it may still start.
-``busy``: alive, but loading or draining: it takes no new work. ``dead``: it has answered before."""
+"""``unknown``: not probed yet. ``not reached yet``: it has never answered; it may still start.
+``busy``: alive, but loading or draining: it takes no new work. ``dead``: it has answered before,
+and does so no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class Liveness:
 
     @property
     def is_gone(self) -> bool:
-        """It is dead, or has never been reached: it is asked nothing but whether it is there."""
+        """Whether the node is dead or was never reached: it receives no requests of clients."""
         return self.state in ("dead", "not reached yet")
 
     @property
     def absence(self) -> str:
-        """Why one that ``is_gone`` is asked nothing."""
+        """Why a node that ``is_gone`` receives no requests."""
         what = "is lost" if self.state == "dead" else "is not reached yet"
         return f"{what}: {self.reason}"
 
@@ -60,7 +61,7 @@ class Liveness:
         self.reason = "" if is_ready else reason
 
     def failed(self, reason: str) -> bool:
-        """A probe failed. Returns whether the node is gone."""
+        """Note that a probe failed. Return ``is_gone``."""
         self._num_answered = 0
         self._num_failed += 1
         if not self._was_reached:

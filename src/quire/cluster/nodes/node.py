@@ -77,9 +77,9 @@ class RoutedNode:
         )
         self.figures = NodeFigures()
         self.num_others = 0
-        """Requests that the node had from elsewhere when it was asked last."""
+        """Requests of other clients that the node had when it was asked last."""
         self.on_change: Callable[[], object] = lambda: None
-        """Called when its state has become another one."""
+        """Called when the state of ``liveness`` has changed."""
         self.is_draining = False
         """Whether the operator of the router wants the node empty."""
         self._num_outstanding = 0

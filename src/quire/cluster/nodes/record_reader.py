@@ -42,8 +42,9 @@ class NotTold(EngineLost):
 
 @dataclass(slots=True)
 class HeldRecord:
-    """Of one program with its descendants. ``members``: the ids of those that run, itself first.
-    ``stays``: why they cannot go on elsewhere. ``ended_s``: when it ended."""
+    """The record of one program with its descendants. ``members``: the ids of those that run, the
+    program's own first. ``stays``: why they cannot go on elsewhere. ``ended_s``: when the program
+    ended."""
 
     parts: list[bytes] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
@@ -111,7 +112,8 @@ class RecordReader:
         return self._num_bytes
 
     def has(self, id: str) -> bool:
-        """Whether the record of the program ``id`` is here, its own or that of an ancestor."""
+        """Return whether the record of the program ``id`` is kept here, by itself or in that of an
+        ancestor."""
         return any(
             id == held or id in record.members
             for records in (self.kept, self.orphans)
@@ -151,7 +153,7 @@ class RecordReader:
         self.kept = {}
 
     def let_go(self, id: str, *, is_elsewhere: bool) -> None:
-        """An orphan goes on elsewhere, or nowhere."""
+        """Drop an orphan: its program goes on elsewhere, or nowhere."""
         record = self.orphans.pop(id)
         self._num_bytes -= record.num_bytes
         if is_elsewhere:

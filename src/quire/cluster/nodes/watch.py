@@ -93,8 +93,8 @@ class NodeWatch:
             if node.liveness.failed(reason):
                 self._models_until_s = 0.0
                 if not isinstance(exc, _Unhealthy):
-                    # a silent node's connections may stay open for ever; one that is only too busy
-                    # to answer probes goes on with its streams
+                    # the connections of a silent node may stay open for ever, so silent exchanges
+                    # end; a node that is only too busy to answer probes goes on with its streams
                     error = EngineLost(f"node {node.name} {node.liveness.absence}")
                     node.pool.fail(error, silent_since_s=asked_s)
         if node.liveness.state != before:

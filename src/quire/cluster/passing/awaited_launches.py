@@ -1,8 +1,8 @@
-"""Launches that wait for the end of their program, and outlive its node: the router follows the
-program's messages, wherever it goes on, and answers with its record at the end.
+"""Launches that wait for the end of their program, and outlive its node. The router follows the
+program's messages, wherever the program goes on, and answers with its record at the end.
 
-Owns what such a launch is sent as, and what it answers. A client that leaves ends the program
-either way.
+Owns the request that is sent in place of such a launch, and the answer to it. As at a node, a
+client that leaves ends the program.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class _Frame(msgspec.Struct):
 
 
 def awaiting(request: Request) -> Request:
-    """``request``, asking for the program's messages as events in place of its end, if it is a
-    launch that waits; else ``request``. What a node refuses is sent as it is."""
+    """Return ``request`` as it is sent: a launch that waits for the end of its program asks for the
+    program's messages as events instead. Any other request, and one that a node refuses, is
+    returned unchanged."""
     is_launch = request.method == "POST" and request.path == _LAUNCH and request.upload is None
     if not is_launch or b'"wait"' not in request.body:
         return request
@@ -50,7 +51,8 @@ def awaiting(request: Request) -> Request:
 
 
 class AwaitedProgram(FollowedAnswer):
-    """The record of a program, once it has ended. Its head is known when it has arrived."""
+    """The record of a program that has ended, as an answer. ``head`` is set once ``arrive`` has
+    returned."""
 
     _record = b""
 
@@ -58,7 +60,7 @@ class AwaitedProgram(FollowedAnswer):
         """Wait for the end of the program.
 
         Raises:
-            EngineLost: it is lost with its node, or its messages cannot be followed.
+            EngineLost: the program is lost with its node, or its messages cannot be followed.
         """
         while await super().read():
             continue

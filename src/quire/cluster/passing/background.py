@@ -1,8 +1,9 @@
-"""Responses in the background, whose client has nothing but an id: when their node is lost, another
-one begins them again under the same id, and one that nobody can begin again is told as failed.
+"""Responses in the background, whose clients have nothing but an id. When the node of one is lost,
+another node begins it again under the same id; one that no node can begin again is reported as
+failed.
 
-Owns what is kept of them: the request, and what its client was answered, until the client has seen
-the end. Must not know how a node is chosen.
+Owns what is kept of a response: the request, and the answer that its client has received, until the
+client has seen the end. Must not know how a node is chosen.
 """
 
 from __future__ import annotations
@@ -36,17 +37,15 @@ _MAX_KEPT = 4096
 _MAX_BYTES = 64 << 20
 
 Open = Callable[[Request], Awaitable[OpenedAnswer]]
-"""Sends a request to an engine that takes it.
-
-Raises ``QuireError``: none does.
-"""
+"""Sends a request to an engine that takes it; raises ``QuireError`` if none does."""
 
 
 @dataclass(slots=True, eq=False)
 class _Begun:
-    """``shown``: what the client was answered. ``request``: from which it can be begun again; None:
-    it cannot, for ``why``. ``node``: at which it is. ``is_lost``: it is nowhere now;
-    ``is_beginning``: a node is asked to begin it again. ``failure``: it never ends otherwise."""
+    """A response that a node has begun. ``shown``: the answer that its client has received.
+    ``request``: the request with which it can be begun again; None: it cannot, for the reason
+    ``why``. ``node``: the name of its node. ``is_lost``: no node has it now. ``is_beginning``: a
+    node is being asked to begin it again. ``failure``: why it has failed for good."""
 
     id: str
     node: str
@@ -60,18 +59,20 @@ class _Begun:
 
 
 class BackgroundResponses:
-    """Of one router. ``cluster_key``: without it none is begun again. Belongs to one loop."""
+    """The background responses of one router. ``cluster_key``: without it none is begun again.
+    Belongs to one loop."""
 
     def __init__(self, open: Open, cluster_key: str | None) -> None:
         self._open = open
         self._cluster_key = cluster_key
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
         self._left: dict[str, list[_Begun]] = {}
-        """By the name of a node: those that went on elsewhere, which it may still have."""
+        """The responses that went on elsewhere and that a node may still have, by the node's
+        name."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def known(self, request: Request) -> OpenedAnswer | None:
-        """The answer to a question for a response that no node has now; else None."""
+        """Return the answer to a request about a response that no node has now; else None."""
         found = _ONE.fullmatch(request.path)
         begun = None if found is None else self._begun.get(found[1])
         if begun is None or begun.access != _access_of(request):
@@ -88,10 +89,11 @@ class BackgroundResponses:
         return made({**begun.shown, "status": "failed", "error": error})
 
     async def noted(self, request: Request, opened: OpenedAnswer) -> OpenedAnswer:
-        """``opened``, the answer of a node to ``request``.
+        """Keep what ``opened``, the answer of a node to ``request``, says of a background response;
+        return the answer.
 
         Raises:
-            EngineLost: it breaks off.
+            EngineLost: the answer breaks off.
         """
         found = _ONE.fullmatch(request.path)
         is_known = found is not None and found[1] in self._begun
@@ -107,7 +109,7 @@ class BackgroundResponses:
         return opened
 
     def changed(self, node: RoutedNode) -> None:
-        """Its state is another one."""
+        """Note that the state of ``node`` has changed."""
         if node.liveness.is_gone:
             for begun in self._begun.values():
                 if begun.node == node.name and not begun.is_lost and begun.failure is None:
@@ -190,7 +192,7 @@ class BackgroundResponses:
             again.work.end()
 
     async def _end_at(self, node: RoutedNode, begun: _Begun) -> None:
-        """The node was thought to be lost, and another one has the response."""
+        """Delete the response at a node that was taken for lost: another node has it now."""
         if begun.node == node.name:
             return  # it has come back
         try:
@@ -216,7 +218,7 @@ def _is_in_background(request: Request) -> bool:
 
 
 def _first_response(events: bytes) -> dict[str, Any]:
-    """Of the first event of a response's stream."""
+    """Return the response in the first event of its stream that has data; empty if it has none."""
     for line in events.split(b"\n"):
         if line.startswith(b"data: {"):
             try:
@@ -228,7 +230,7 @@ def _first_response(events: bytes) -> dict[str, Any]:
 
 
 def _why_not(request: Request, *, streams: bool, has_key: bool) -> str | None:
-    """Why another node could not begin the response again."""
+    """Return why another node could not begin the response again; None: it could."""
     fields: Mapping[str, Any] = request.fields
     if not has_key:
         return "the router has no --resume, or no cluster key"

@@ -55,8 +55,8 @@ class BodyAnswer:
 
 
 class AllEngines:
-    """All engines of ``fleet``. ``elsewhere``: the programs that a node of this name lists, and
-    another one has."""
+    """All engines of ``fleet``. ``elsewhere``: gives, for the name of a node, the programs that the
+    node still lists and another one has."""
 
     def __init__(
         self, fleet: Fleet, elsewhere: Callable[[str], Collection[str]] = lambda name: ()
@@ -169,7 +169,7 @@ class AllEngines:
 
 
 def made(body: Mapping[str, Any]) -> OpenedAnswer:
-    """An answer of the router itself."""
+    """Return an answer of the router itself, with ``body`` as JSON."""
     encoded = msgspec.json.encode(body)
     headers = [
         (b"content-type", b"application/json"),

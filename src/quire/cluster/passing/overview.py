@@ -41,7 +41,7 @@ _ACCESS = (b"authorization", b"x-api-key")
 
 
 class Overview:
-    """The layer around ``app`` that answers these paths. ``elsewhere``: see ``AllEngines``."""
+    """The layer around ``app`` that serves these paths. ``elsewhere``: see ``AllEngines``."""
 
     def __init__(
         self,

@@ -121,14 +121,14 @@ class ProgramRescue:
             await self._changes()
 
     def outdated(self, lookup: str) -> set[str]:
-        """The names of nodes that were thought to be lost, and have not heard yet that the program
-        under this path goes on elsewhere. Theirs ends when they hear so."""
+        """Return the names of nodes that were taken for lost, and do not know yet that the program
+        under this path goes on elsewhere. They end theirs when they learn it."""
         id = _program_at(lookup)
         return {reader.node.name for reader in self._readers if id in reader.gone}
 
     def elsewhere(self, node: str) -> frozenset[str]:
-        """The programs of the node of this name that another one goes on with, which it has not
-        heard yet: it may still list them."""
+        """Return the programs of the node of this name that go on at another node. The node does
+        not know it yet and may still list them."""
         return frozenset(
             id for reader in self._readers if reader.node.name == node for id in reader.gone
         )
@@ -140,8 +140,8 @@ class ProgramRescue:
             raise UnknownHandle(why)
 
     def _patience_s(self, lookups: Sequence[str]) -> float:
-        """For how long a node may still take it: this router has its record, or has given it to a
-        node; or another router may have it."""
+        """Return for how long a node may still take the program: it may while this router has the
+        record or has given it to a node, or while another router may have it."""
         id = _program_at(lookups[0])
         if lookups[0] in self._rescued or any(reader.has(id) for reader in self._readers):
             return _FIND_S

@@ -64,8 +64,8 @@ def retold(request: Request, cluster_key: str) -> Request:
 
 
 def begun_again(request: Request, cluster_key: str, key: str, created: int) -> Request:
-    """``request`` for an answer of another node under the id that it had (``key``): from its
-    beginning, because nobody was told anything of it."""
+    """Return ``request`` so that another node answers it under the id that the answer had
+    (``key``): from the beginning, because no client has received any of it."""
     nothing = msgspec.msgpack.encode(PartialAnswer(key, created, secrets.randbits(_SEED_BITS), []))
     own = [(CLUSTER_KEY_HEADER, cluster_key), (GENERATED_HEADER, str(len(nothing)))]
     return _with(request, nothing + request.body, own)

@@ -193,7 +193,7 @@ def _holder(kind: str, name: str) -> HoldingNode:
 
 
 def _holder_of_item(item: str) -> HoldingNode:
-    """The node that stores a response with ``item``."""
+    """Return the place of ``item``: the node that stores a response with it."""
     return HoldingNode(item, (f"/v1/microserving/items/{quote(item, safe='')}",))
 
 

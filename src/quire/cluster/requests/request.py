@@ -104,9 +104,9 @@ class Request:
         self.prefers: str | None = None
         """The name of the engine at which the answer is to go on when it leaves its present one."""
         self.is_resumable = False
-        """Whether its events tell what is needed to go on at another engine."""
+        """Whether the answer's events contain what is needed to go on at another engine."""
         self.awaits_program = False
-        """Whether its client is to be answered when the program that it launches has ended."""
+        """Whether the client is answered only when the program that it launches has ended."""
         self.tells_tokens = True
         """Whether the client has asked for the tokens that the events contain."""
         self.pages: PromptPages | None = None
@@ -203,8 +203,8 @@ class Request:
         return named if isinstance(named, str) else None
 
     def referenced_item(self) -> str | None:
-        """The id of the first item that its input or its items only name: the node that stores it
-        is to be asked."""
+        """Return the id of the first item that the input or the items only name: the node that
+        stores it must be asked. None: there is no such item."""
         if b'"id"' not in self.body:
             return None
         for name in ("input", "items"):
@@ -223,7 +223,8 @@ class Request:
 
 
 def _is_reference(item: dict[str, Any]) -> bool:
-    """As nodes read it: what has neither a type nor a role refers to an item, too."""
+    """Return whether ``item`` only names another one. As nodes read it, so does an item with
+    neither a type nor a role."""
     kind = item.get("type")
     is_one = kind == "item_reference" or (kind is None and "role" not in item)
     return is_one and isinstance(item.get("id"), str) and bool(item["id"])

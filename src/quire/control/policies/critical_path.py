@@ -12,11 +12,11 @@ ever."""
 
 
 class LongestRemaining(StatelessPolicy):
-    """As ``topology``, but by time instead of hops: a message takes of each program what remains
-    for longest by its engines' profiles; what no profile knows goes by its depth, behind that.
-    Programs go by when they began, so that a query that has almost ended does not wait behind each
-    step of those that came later. A command that serves no step of a graph counts from when it came
-    itself. Nothing that runs is displaced."""
+    """As ``topology``, but by time instead of hops: a message takes of each program the command
+    after which the most time remains by its engines' profiles. Commands without a profile go by
+    their depth, behind the others. Programs are ordered by their begin, so that a query that has
+    almost ended does not wait behind each step of those that came later. A command that serves no
+    step of a graph counts from its own arrival. Nothing that runs is displaced."""
 
     @property
     def name(self) -> str:

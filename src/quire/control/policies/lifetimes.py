@@ -1,6 +1,5 @@
-"""How long programs are, in tokens that they are served: estimated from those that ended and from
-those that live; and what the end of one is worth. A token of a prompt counts what it costs beside a
-generated one (``prompt_weight``).
+"""Estimates how long programs are, in tokens of service, and what the end of one is worth. A token
+of a prompt counts as much as it costs in comparison with a generated one (``prompt_weight``).
 
 Owns the window of programs that ended and of those that live, and the product-limit estimate
 (Kaplan and Meier 1958). Programs that ended would mislead alone: where engines are overloaded the
@@ -28,8 +27,8 @@ FEWEST = 16.0
 
 class Lifetime:
     """The service of one program, or of a session between two long pauses. ``figures`` are its
-    family's and go on counting; ``before``: the service that they had when it began. ``is_over``:
-    it has ended, and its figures say nothing of it any more."""
+    family's and go on counting; ``before``: the service that they had when this life began.
+    ``is_over``: it has ended, and ``figures`` may describe a later life."""
 
     __slots__ = ("_before", "_figures", "_generated_before", "_seconds_before", "is_over", "number")
 
@@ -54,7 +53,7 @@ class Lifetime:
         return self._figures.service_s - self._seconds_before
 
     def progress(self, prompt_weight: float) -> float:
-        """What it was served, where a token of a prompt counts so much."""
+        """Return its service, where a token of a prompt counts ``prompt_weight``."""
         served = float(self._figures.service_tokens - self._before)
         if prompt_weight == 1.0:
             return served
@@ -63,18 +62,18 @@ class Lifetime:
 
     @property
     def worth(self) -> float:
-        """Of its end: what counts is the time for each token that a program generates, so a second
-        of waiting is worse for one that generates few. One that generates none counts by what it
-        was served."""
+        """The worth of its end: what counts is the time for each token that a program generates, so
+        a second of waiting is worse for one that generates few. One that generates none counts by
+        its service."""
         return 1.0 / max(self.generated or self.served, FEWEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Of totals: ``masses[i]`` is the chance of ``totals[i]``, which rise. What they leave of 1
-    belongs to programs that are longer than any that ended. ``worths[i]``: of the end of such a
-    program, on average; of all the same if there are none. ``cost_beyond``: what the end of one of
-    the longer ones costs, as a share of what it was served (``tails``)."""
+    """A distribution of totals: ``masses[i]`` is the probability of ``totals[i]``, which rise. The
+    rest to 1 belongs to programs that are longer than any that ended. ``worths[i]``: the mean worth
+    of the end of a program of ``totals[i]``; if there are none, all are equal. ``cost_beyond``: the
+    cost of the end of a longer program, as a share of its service (``tails``)."""
 
     totals: Sequence[float]
     masses: Sequence[float]
@@ -84,7 +83,8 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class EndedLife:
-    """``served`` and ``generated``: tokens. ``num_begun``: of its kind, when it ended."""
+    """One ended life. ``served``, ``generated``: tokens. ``num_begun``: how many lives of its kind
+    had begun when it ended."""
 
     served: float
     generated: float
@@ -113,7 +113,8 @@ class Lifetimes:
         return life
 
     def end(self, life: Lifetime) -> bool:
-        """Once. False: it is over, or was never served and says nothing."""
+        """End ``life`` and count it. Return False, and count nothing, if it is over or had no
+        service."""
         if life.is_over:
             return False
         life.is_over = True
@@ -127,8 +128,8 @@ class Lifetimes:
         return True
 
     def distribution(self, prompt_weight: float) -> Distribution:
-        """Of those that live, the ones count that began since the first of the ended ones did
-        end: both are then of one time."""
+        """The estimated distribution. Of the living programs those count that began after the first
+        of the counted ends: so both groups are from the same time."""
         since = self._ended[0].num_begun if len(self._ended) == MAX_SAMPLES else 0
         live = [
             one.progress(prompt_weight)

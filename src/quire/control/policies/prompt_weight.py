@@ -1,26 +1,28 @@
-"""What a token of a prompt costs beside a generated one, learned from the programs that ended.
+"""Estimates the cost of a token of a prompt in comparison with a generated one, from the programs
+that ended.
 
-A prompt of many tokens is computed at once, a generated token takes a step of its own. Counted
-alike, a program with a long first prompt would seem to have done much of its work when it has done
-nothing yet, and one with a short prompt would wait behind it. Owns the estimate of one kind: the
-engine time of each program is taken to be a share for its generated tokens and one for the others
-(least squares of the relative errors, older programs counting less and less). Must not know what
-the weight is used for.
+The tokens of a prompt are computed together; a generated token takes a step of its own. Counted
+alike, a program with a long first prompt would seem to have done much of its work before it has
+generated anything, and one with a short prompt would wait behind it. Owns the estimate for one
+kind: the engine time of each program is modelled as one share for its generated tokens and one for
+the others (least squares of the relative errors; older programs count less and less). Must not know
+what the weight is used for.
 """
 
 from __future__ import annotations
 
 MIN_PROGRAMS = 8
-"""Below so many a token is a token."""
+"""With fewer programs ``value`` stays 1."""
 MEMORY = 256
-"""Programs after which an older one counts a third."""
+"""The number of programs after which an older one counts about a third."""
 SAME_RATIO = 1e-3
-"""With less variance than that between the ratios of prompt to answer the two costs cannot be told
-apart, and do not matter: both figures then rise together."""
+"""If the ratios of prompt to answer vary less than this, the two costs cannot be told apart, and
+``value`` stays. It does not matter: both numbers of tokens then rise together."""
 
 
 class PromptWeight:
-    """``value``: from 0, where prompts cost nothing, to 1."""
+    """The weight of a token of a prompt. ``value``: from 0, where prompts cost nothing, to 1, where
+    they cost as much as generated tokens or more."""
 
     __slots__ = (
         "_cross",
@@ -42,7 +44,8 @@ class PromptWeight:
         self._prompt_rate = 0.0
 
     def learn(self, num_prompt: float, num_generated: float, service_s: float) -> None:
-        """A program ended. One that has not both kinds of tokens says nothing."""
+        """Learn from a program that has ended. One without tokens of both kinds, or without engine
+        time, is ignored."""
         if num_prompt <= 0 or num_generated <= 0 or service_s <= 0:
             return
         generated, prompt = num_generated / service_s, num_prompt / service_s
@@ -57,7 +60,7 @@ class PromptWeight:
             self._solve()
 
     def _solve(self) -> None:
-        """Seconds of a token of either sort, by the normal equations."""
+        """Set ``value`` from the seconds of a token of either kind, by the normal equations."""
         squares = self._generated * self._prompt
         if squares - self._cross * self._cross < SAME_RATIO * squares:
             return

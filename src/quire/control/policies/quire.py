@@ -23,8 +23,8 @@ URGENT_SHARE = 0.5
 promotion. The rest of its work is estimated too roughly to wait for longer."""
 
 LEVELS_PER_OCTAVE = 4
-"""Levels per octave of ranks, which are square roots: programs that generate as much and whose ends
-differ in cost by less than a factor of 1.4 are equals."""
+"""Levels per octave of ranks. A rank is the logarithm of a square root: programs that generate as
+much and whose ends differ in cost by less than a factor of 1.4 are equals."""
 
 MAX_EMPTY = 1024
 """The number of families kept whose root lives and which have no other living program: the root may
@@ -74,7 +74,8 @@ class _Family:
         self.any_kind.end(self.life_of_any)
 
     def rank(self) -> float:
-        """By what is known of its kind, else of all kinds, else of none."""
+        """Return its rank by what is known of its kind, else of all kinds, else by its service
+        alone."""
         rank = self.kind.rank(self.life.progress(self.kind.prompt_weight))
         if rank is None:
             rank = self.any_kind.rank(self.life.progress(self.any_kind.prompt_weight))
@@ -92,7 +93,7 @@ class _Call(RankedCall):
 
 
 class LeastLeft:
-    """A call's level is the logarithm of its program's rank (``remaining``), in quarters of an
+    """A call's level is the rank of its program, a logarithm (``remaining``), in quarters of an
     octave. Within a level the oldest program goes first, so that equals are not served in turns. A
     call is promoted when its program has waited too long, as under ``plas``, or when its program's
     deadline is near and has not passed."""

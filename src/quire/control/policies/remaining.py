@@ -58,8 +58,9 @@ def best_ratio(lengths: Distribution, whole: float, attained: float) -> float:
 
 
 class KindOfProgram:
-    """The lengths of its programs, and the ranks that follow from them. ``prompt_weight``: what a
-    token of a prompt counts in both, beside a generated one."""
+    """The lengths of the programs of one kind, and the ranks that follow from them.
+    ``prompt_weight``: how much a token of a prompt counts in both, in comparison with a generated
+    one."""
 
     __slots__ = (
         "_beyond",
@@ -95,9 +96,10 @@ class KindOfProgram:
             self._learn()
 
     def rank(self, attained: float) -> float | None:
-        """Of a program that has made so much progress, by ``prompt_weight``. The logarithm (base 2)
-        of tokens: the geometric mean of the service that an end costs now and of what the programs
-        generate that end so. The smaller goes first. None: not enough is known."""
+        """The rank of a program with a progress of ``attained``, which counts with
+        ``prompt_weight``; the smaller goes first. It is the logarithm (base 2) of tokens: the
+        geometric mean of the service that an end costs now and of the tokens that the programs
+        generate that end so. None: not enough is known."""
         if not self._ranks:
             return None
         index = bisect_right(self._bounds, attained) - 1
@@ -106,9 +108,9 @@ class KindOfProgram:
         return self._ranks[index]
 
     def _learn(self) -> None:
-        """Ranks at half octaves of progress: so many steps, and not one a sample. With the worth of
-        an end the index is one over tokens squared, so its root is taken. Past the largest total
-        both the cost of an end and what a program generates rise with its progress."""
+        """Compute the ranks at half octaves of progress, rather than at each sample. With the worth
+        of an end the index is one over tokens squared, so its root is taken. Past the largest total
+        both the cost of an end and the tokens that a program generates rise with its progress."""
         self._num_learned = self._lives.num_ended
         self.prompt_weight = self._weight.value
         lengths = self._lives.distribution(self.prompt_weight)

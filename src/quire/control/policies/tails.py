@@ -1,9 +1,10 @@
-"""What a program has left that is longer than all of its kind that ended.
+"""Estimates how much is left of a program that is longer than all of its kind that ended.
 
-Owns the estimate of a tail: how much longer than a long program longer ones are (Hill 1975), with
-those that live and are longer already (a bound on their totals). Where lengths are about equal, a
-program that passed the largest is about to end; where a few are many times longer than the rest it
-has about as much left as it was served. Until programs show otherwise, the second is assumed.
+Owns the estimate of a tail: by what factor longer programs exceed a long one (Hill 1975). Living
+programs that are longer already count with what they have reached, a bound on their totals. Where
+lengths are about equal, a program that has passed the largest is about to end; where a few are many
+times longer than the rest, it has about as much left as it has had. Until programs show otherwise,
+the second is assumed.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections.abc import Sequence
 from math import log
 
 TOP_SHARE = 4
-"""The longest of so many programs tell what the tail is like."""
+"""The tail is estimated from the longest quarter of the programs: one of this number."""
 
 
 def cost_beyond(totals: Sequence[float], live: Sequence[float]) -> float:
-    """What an end costs past the largest of the sorted ``totals``, as a share of what was served,
-    from above 0 to 1. For a tail of that form (Pareto's) it is the same at each length.
+    """Return the cost of an end past the largest of the sorted ``totals``, as a share of the
+    service until then, from above 0 to 1. For a tail of that form (Pareto's) it is the same at each
+    length. ``live``: the service of the programs that live.
 
-    The logarithms of how far programs are past a long one are exponential; their mean is estimated
-    with one program before all others that is longer by e, that is, has as much left as it had.
+    The logarithms of the factors by which programs exceed a long one are distributed exponentially.
+    Their mean is estimated with one assumed program before all others, which exceeds it by a factor
+    of e: such a tail has as much left as it has had.
     """
     num_top = max(1, len(totals) // TOP_SHARE)
     if len(totals) <= num_top:

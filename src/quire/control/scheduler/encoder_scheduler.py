@@ -131,8 +131,9 @@ class EncoderScheduler:
         return next_due_s(instance.began_s, expected_s)
 
     def _choose(self, limit: int) -> tuple[list[EncodePart], bool]:
-        """One sequence after the other of whoever goes next, up to ``limit`` tokens, and whether
-        the batch goes short. One that does not fit keeps its tenant's turn."""
+        """Take one sequence after the other of the command that is next in order, up to ``limit``
+        tokens. Return the parts, and whether the batch is short: it leaves out a command for which
+        it has room. A sequence that does not fit keeps its tenant's turn."""
         parts: list[EncodePart] = []
         programs: dict[Program, bool] = {}
         num_tokens = 0

@@ -28,8 +28,8 @@ from quire.programs.services.encoding import CallOrder
 
 @dataclass(slots=True)
 class BatchCount:
-    """In how many batches of the encoder the rows of a request were computed, and how many of these
-    were sent with room in them though others waited."""
+    """In how many batches the encoder has computed the rows of requests, and how many of these were
+    short: sent with room in them though others waited."""
 
     num_batches: int = 0
     num_short_batches: int = 0
@@ -37,7 +37,8 @@ class BatchCount:
 
 @dataclass(frozen=True, slots=True)
 class OnBehalf:
-    """Whose request it is. ``batches``: counts what is computed for it."""
+    """The program on whose behalf a request is made, and the order of the call. ``batches``: counts
+    the batches in which the rows are computed."""
 
     program: ProgramId
     order: CallOrder = CallOrder()  # noqa: RUF009 - immutable
@@ -50,7 +51,7 @@ class _Request:
     rows: F32
     done: asyncio.Future[None]
     batches: dict[int, bool] = field(default_factory=dict)
-    """By number, whether each was short."""
+    """Whether each batch was short, by its number."""
 
 
 class EncoderRequests:
@@ -113,7 +114,7 @@ class EncoderRequests:
     def _answered(self, answer: Deliver | Fail) -> None:
         request = self._requests.get(answer.command)
         if request is None or request.whose.program != answer.program or request.done.done():
-            return  # nobody waits any more
+            return  # the request has ended
         if isinstance(answer, Fail):
             request.done.set_exception(from_record(answer.error))
             return

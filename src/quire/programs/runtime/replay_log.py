@@ -208,7 +208,7 @@ class Questions:
 
 
 class _AskedNow:
-    """``AskedNow`` of ``entry``."""
+    """The ``AskedNow`` of ``entry``."""
 
     __slots__ = ("_entry", "_questions")
 

@@ -58,7 +58,8 @@ class ChildHandle(Protocol):
     def cancel(self, reason: str) -> None: ...
 
     def send(self, message: str) -> Awaitable[None]:
-        """The message is the child's once this has returned; awaiting waits for room."""
+        """Send ``message``, which the child has once this has returned; awaiting the result waits
+        for room."""
         ...
 
     async def receive(self) -> str:
@@ -155,8 +156,9 @@ class ChildService(ProgramService):
     ``on_node`` runs work on the family's loop; ``soon`` schedules a callback there from any thread.
     ``lasting``: the service is of a restartable program, whose children outlive its incarnations:
     ``close`` ends one incarnation, ``end`` the program. ``identity``: that of the present
-    incarnation. ``state``: where its children are kept. What changes a child is recorded as
-    answered in the same turn of the node's loop: whatever becomes of the program, it is done once.
+    incarnation. ``state``: where its children are kept. A change to a child is recorded as answered
+    in the turn of the node's loop that makes it, so that it is made once, even if the program
+    begins again.
     """
 
     def __init__(

@@ -30,9 +30,9 @@ class CallOrder(NamedTuple):
 
 class EncodeTexts(Protocol):
     """The node's encoders for one program; see ``Encode`` of the programming interface for the
-    errors. Rows are ``dimensions`` and ``values``: little-endian float32, row by row. Beside them
-    ``num_batches`` in which they were computed, and ``num_short_batches``: how many of these went
-    with room in them though others waited."""
+    errors. Rows are ``dimensions`` and ``values``: little-endian float32, row by row.
+    ``num_batches``: the batches in which they were computed; ``num_short_batches`` of them were
+    sent with room in them though others waited."""
 
     async def encoders(self) -> list[dict[str, Any]]: ...
 

@@ -53,7 +53,7 @@ class SentMessage:
 
     @classmethod
     def without_waiting(cls) -> SentMessage:
-        """There is room."""
+        """Return the result of a ``send`` that found room."""
         return cls(_no_wait)
 
     def __await__(self) -> Generator[Any, None, None]:

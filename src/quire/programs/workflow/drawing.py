@@ -131,7 +131,8 @@ def _times(one: str, expected: Timing | None, took: Timing | None) -> str:
 
 
 def _batches(graph: PrimitiveGraph, app: App, steps: Sequence[PrimitiveStep]) -> dict[str, str]:
-    """By primitive of an encoder: how many of its batches are short, and how many went so."""
+    """Return, by primitive of an encoder, how many of its batches are short by profile, and how
+    many of those that were sent were short."""
     told = {
         one.id: f"{alone.num_short_batches} of {counted(alone.num_batches)} short"
         for one in graph.primitives.values()
@@ -199,7 +200,8 @@ def _panel(canvas: _Canvas, title: str, boxes: Sequence[Box]) -> None:
 
 
 def _edge(start: tuple[int, int], end: tuple[int, int], height: int, kind: str) -> str:
-    """Past other columns it runs between two rows, because a box would hide it."""
+    """The line between two boxes. Past other columns it runs between two rows, because a box would
+    hide it."""
     x1, y1 = start[0] + BOX_WIDTH, start[1] + height // 2
     x2, y2 = end[0], end[1] + height // 2
     bend = GAP_X // 2

@@ -1,5 +1,5 @@
-"""How long a primitive takes alone, by its engine's profile: what ``critical_path`` adds up; and in
-how many batches of an encoder.
+"""The seconds that a primitive takes alone, by its engine's profile, which ``critical_path`` adds;
+and the number of batches of an encoder's primitive.
 
 An estimate: a graph has no texts, so the length of a prompt is guessed from its parts, and an
 answer is taken to be as long as it may be.
@@ -37,8 +37,9 @@ def seconds_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> floa
 
 
 def batches_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> EncoderBatches | None:
-    """Those of an encoder's primitive, none larger than is efficient; the last is short if it is
-    smaller. None for other engines, and while nobody knows how many texts there will be."""
+    """Return the batches of an encoder's primitive: none is larger than is efficient, and the last
+    is short if it is smaller. None for other engines, and while the number of texts is not
+    known."""
     if primitive.op not in (Op.EMBEDDING, Op.RERANKING):
         return None
     if primitive.batched and primitive.size is None:

@@ -73,15 +73,12 @@ class Grower(Protocol):
 
 
 class GraphScheduler:
-    """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
-    ``grower``: of the growths in ``graph``; ``follow`` is told of each graph that the query has
-    while it grows. ``record``: what is kept of the query. ``shared``: see
-    ``Sharing.how``. ``experience``: by which values are supposed; None: nothing runs ahead.
-    ``batches``: those of encoders, by primitive.
+    """Runs one query. ``runners``: by the engine's name; ``watcher`` receives every primitive.
 
     ``grower``: the grower of the growths in ``graph``; ``follow`` receives each graph that the
     query has while it grows. ``record``: what is kept of the query. ``shared``: see
     ``Sharing.how``. ``experience``: the basis of suppositions; None: nothing runs ahead.
+    ``batches``: the batches of encoders, by the primitive's id.
 
     A primitive whose engine is lost runs again from its inputs, which are still stored, after each
     of ``PAUSES_S``. Tools do not: it is not known what they have done.

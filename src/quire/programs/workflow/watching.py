@@ -18,10 +18,10 @@ from quire.programs.workflow.speculation.figures import SpeculationFigures
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveStep:
-    """One primitive that was carried out; times in seconds of the clock that was given.
-    ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``.
-    ``ahead``: it had begun before it was known that it must. ``batches``: of an encoder, those in
-    which its texts were computed."""
+    """One primitive that has ended; times in seconds of the clock that was given. ``shared``: it
+    took the result of an equal one of the tenant, which was ``kept`` or ``in flight``. ``ahead``:
+    it began before it was known to be needed. ``batches``: of an encoder's primitive, the batches
+    in which its texts were computed."""
 
     primitive: Primitive
     started_s: float

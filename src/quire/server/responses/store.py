@@ -174,7 +174,7 @@ class ResponseStore:
         return sent_again(found, param)
 
     def find_item(self, tenant: TenantId, item_id: str) -> dict[str, Any] | None:
-        """An item of a stored response, as it is shown."""
+        """Return an item of a stored response, as clients receive it; None: no response has it."""
         self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
         for entry in shelf.holders.get(item_id, {}).values():

@@ -62,7 +62,7 @@ async def take_program(request: Request) -> Response:
 @router.post("/v1/microserving/programs/lost", response_model=Program, status_code=201)
 async def take_lost(request: Request) -> Response:
     """Go on with a program whose node is lost, and with its descendants: the body has, in msgpack,
-    what `records` of that node has told of it, part by part."""
+    the parts of their record that `records` of that node has returned."""
     _of_cluster(request)
     try:
         parts = msgspec.msgpack.decode(await request.body(), type=list[bytes])

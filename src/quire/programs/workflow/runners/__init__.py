@@ -36,9 +36,9 @@ def runner_of(
     sharing: Sharing,
     batches: dict[str, EncoderBatches],
 ) -> PrimitiveRunner:
-    """The runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
-    whose text is told while it is written. ``sharing``: of the pure primitives. ``batches``: counts
-    those of encoders, by primitive.
+    """Make the runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
+    whose text is reported while it is written. ``sharing``: shares the pure primitives.
+    ``batches``: counts the batches of encoders, by the primitive's id.
 
     Raises:
         InvalidArgument: the node does not serve a model that the engine or a component names.

@@ -65,8 +65,8 @@ def _lacking(engine: Engine, known: str) -> ModelNotFound:
 
 
 class EncoderRunner:
-    """``Runner`` of an engine of kind embedding or rerank; ``model``: None for the node's first of
-    that kind. ``batches``: counts those of each primitive, by its id."""
+    """``PrimitiveRunner`` of an engine of kind embedding or rerank. ``model``: None for the node's
+    first of that kind. ``batches``: counts the batches of each primitive, by its id."""
 
     def __init__(self, api: Api, model: str | None, batches: dict[str, EncoderBatches]) -> None:
         self._api, self._model, self._batches = api, model, batches

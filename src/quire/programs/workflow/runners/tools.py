@@ -20,6 +20,7 @@ from quire.core.errors import (
 )
 from quire.programs.api import Api
 from quire.programs.api.mcp import McpResult, McpServer, McpTool
+from quire.programs.workflow.components.building import DONE_MARK
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.recording import OutcomeUnknown
@@ -99,7 +100,7 @@ class McpToolRunner:
         return {
             name: _typed(primitive, name, value, properties.get(name))
             for name, value in inputs.items()
-            if not name.startswith("done.")
+            if not name.startswith(DONE_MARK)
         }
 
     async def _called(
@@ -119,7 +120,7 @@ class ProgramRunner:
         self._api, self._tool = api, tool
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        given = {name: one for name, one in inputs.items() if not name.startswith("done.")}
+        given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
         where = f"the program {self._tool.program!r}"
         try:
             child = await self._api.launch(self._tool.program, named=given)
@@ -186,7 +187,7 @@ def _check_arguments(primitive: Primitive, server: str, offered: Mapping[str, Mc
             param=f"{primitive.node}.function",
         )
     tool = offered[name]
-    given = {one for one in primitive.inputs if not one.startswith("done.")}
+    given = {one for one in primitive.inputs if not one.startswith(DONE_MARK)}
     known, needed = _properties(tool), _required(tool)
     unknown = given - known.keys() if tool.parameters.get("additionalProperties", False) is False \
         else set()  # fmt: skip
