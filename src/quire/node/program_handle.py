@@ -9,7 +9,6 @@ another node, ``record_keeping`` what waits for a router. Must not know how a pr
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated, QuireError
 from quire.core.ids import ProgramId
 from quire.node.handing_over import HandedProgram, Origin
+from quire.node.incarnations import Incarnations
 from quire.node.loops import call_on
 from quire.node.message_log import MessageReader
 from quire.node.program_figures import with_guest
@@ -36,7 +36,7 @@ from quire.node.record_keeping import RecordKeeping
 from quire.node.restarts import Restarts
 from quire.node.told_record import ToldRecord
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
-from quire.programs.runtime.running import GuestSpent, RunningProgram
+from quire.programs.runtime.running import RunningProgram
 from quire.programs.services.children import ChildState
 
 
@@ -56,13 +56,7 @@ class ProgramHandle:
             keeping=self._keeping.of_message,
         )
         self._move = ProgramMove(id, limits.handed_over_s, on_unheard=self._end_with)
-        self._started_s = time.time()
-        self._started_at = time.monotonic()
-        self._ended_s: float | None = None
-        self._duration_s: float | None = None
-        self._earlier: list[ProgramId] = []
-        self._spent: list[GuestSpent] = []
-        """One entry for each incarnation."""
+        self._incarnations = Incarnations(self._follow)
         self.num_bytes = 0
         """Bytes that the handle keeps after the end: messages, result, arguments and log."""
         self._result: Any = None
@@ -72,11 +66,8 @@ class ProgramHandle:
         """False once a client or the node has asked the program to end."""
         self._callbacks: list[Callable[[], None]] = []
         self._restarts: Restarts | None = None
-        self._start: Callable[[], RunningProgram] | None = None
-        """Set only for a restartable program."""
         self._origin: Origin | None = None
         self._table: ProgramPlace
-        self._running: RunningProgram
 
     def begin(
         self,
@@ -90,10 +81,9 @@ class ProgramHandle:
         the program that launches it."""
         self._table, self._restarts, self._origin = table, restarts, origin
         if restarts is not None:
-            self._start = start
             loop = asyncio.get_running_loop()
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
-        self._take_up(start())
+        self._incarnations.begin(start, may_restart=restarts is not None)
         if origin is not None:
             keeping = None if above is None or above._restarts is None else above._keeping
             told = ToldRecord(
@@ -103,9 +93,11 @@ class ProgramHandle:
         num_args = len(self._launch.args) + len(self._launch.named)
         self._output.note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
 
-    def _take_up(self, running: RunningProgram) -> None:
-        self._running = running
-        self._spent.append(running.spent)
+    @property
+    def _running(self) -> RunningProgram:
+        return self._incarnations.present
+
+    def _follow(self, running: RunningProgram) -> None:
         running.listen_log(partial(self._print_soon, running))
         running.follow(partial(self._table.soon, partial(self._hear, running)))
 
@@ -117,7 +109,7 @@ class ProgramHandle:
             old.cancel("it moves to another node")
             return
         is_over = self.is_over or (old.state.ended and not was_away)
-        if restarts is None or self._start is None or is_over:
+        if restarts is None or is_over:
             old.cancel("it ends, and its engine was lost")
             return
         if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
@@ -127,14 +119,12 @@ class ProgramHandle:
         self._output.note("warning", f"{error.code}: {error.message}; the program is resumed")
         self._output.drop_waiting()
         old.cancel("it begins again")
-        program = old.id
         try:
-            self._take_up(self._start())
+            before = self._incarnations.begin_next()
         except QuireError as exc:
             self._end_with(exc)
             return
-        self._earlier.append(program)
-        self._table.renamed(self, program)
+        self._table.renamed(self, before)
         restarts.begin_again(self._running)
 
     @property
@@ -240,7 +230,7 @@ class ProgramHandle:
     @property
     def incarnations(self) -> list[ProgramId]:
         """Every number that the program has had."""
-        return [*self._earlier, self._running.id]
+        return self._incarnations.numbers
 
     @property
     def ended(self) -> bool:
@@ -248,7 +238,7 @@ class ProgramHandle:
         return self._ended.is_set()
 
     def record(self) -> ProgramRecord:
-        error = self._abandoned or self._running.error
+        error, incarnations = self._abandoned or self._running.error, self._incarnations
         return ProgramRecord(
             id=self.id,
             program=self._running.id,
@@ -260,16 +250,16 @@ class ProgramHandle:
             parent_thread=self._launch.parent_thread,
             priority=self._launch.priority,
             state=self._running.state,
-            started_s=self._started_s,
-            ended_s=self._ended_s,
+            started_s=incarnations.started_s,
+            ended_s=incarnations.ended_s,
             result=self._result,
             error=None if error is None else error.record(),
             num_messages=self._output.messages.num_messages,
             num_dropped_messages=self._output.messages.num_dropped,
             seed=self._launch.seed,
             named=self._launch.named,
-            duration_s=self._duration_s,
-            used=with_guest(self._table.used(self), self._spent),
+            duration_s=incarnations.duration_s,
+            used=with_guest(self._table.used(self), incarnations.spent),
             form=self._launch.form,
         )
 
@@ -415,9 +405,7 @@ class ProgramHandle:
         if self._restarts is not None:
             self._restarts.end()
         self._restarts = None  # the handle is kept for a while, the program's record is not
-        self._start = None
-        self._ended_s = time.time()
-        self._duration_s = time.monotonic() - self._started_at
+        self._incarnations.end()
         self._output.messages.close()
         self._ended.set()
         self.num_bytes = self._output.num_bytes + kept_bytes(self._launch, self._result)
