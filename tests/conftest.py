@@ -32,7 +32,10 @@ settings.load_profile("untimed")  # now, so that what a folder or an option asks
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--chaos-s", type=float, default=20.0, help="seconds for which tests/faults begins rounds"
+        "--chaos-s",
+        type=float,
+        default=0.0,
+        help="seconds for which tests/faults begins rounds; without: one round on every machine",
     )
     parser.addoption("--chaos-seed", type=int, default=12, help="of the rounds of tests/faults")
 

@@ -1,7 +1,8 @@
 """A run of faults, the same for the same seed, behind which everything is at its level again.
 
-``--chaos-s`` is how long rounds are begun (a round takes every action once, in an order of its
-own); ``make chaos`` gives it an hour. Nothing is asserted about time.
+A round takes every action once, in an order of its own. There is one, on a quick and on a busy
+machine alike; with ``--chaos-s`` others are begun for so long, in ``make chaos`` for an hour.
+Nothing is asserted about time.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from programs_node import level
+from replay_node import threads_at_once
 
 from quire.core.calls import SPARE_PRIORITY, CreateQueue, SetQueuePriority
 from quire.core.errors import (
@@ -65,6 +66,11 @@ def gated(gate: Gate, likely: bool | None = True, max_tokens: int = 64) -> App:
 
 def answering(prompt: str) -> str:
     return f"{WORDS}<|end|>"
+
+
+@pytest.fixture(autouse=True)
+def _graphs_are_built_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads_at_once(monkeypatch)
 
 
 class Texts(StepLog):
