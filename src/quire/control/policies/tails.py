@@ -31,6 +31,10 @@ def cost_beyond(totals: Sequence[float], live: Sequence[float]) -> float:
     long = totals[-num_top - 1]
     if long <= 0:
         return 1.0
-    past = sum(log(one / long) for one in totals[-num_top:])
-    past += sum(log(one / long) for one in live if one > long)
-    return min(1.0, (1.0 + past) / (1 + num_top))
+    past = 1.0
+    for one in totals[-num_top:]:
+        past += log(one / long)
+    for one in live:
+        if one > long:
+            past += log(one / long)
+    return min(1.0, past / (1 + num_top))
