@@ -146,7 +146,7 @@ async def test_vectors_and_scores(node: Node, form: str, tmp_path: Path) -> None
 
 
 async def test_a_program_can_count_its_batches(node: Node, form: str, tmp_path: Path) -> None:
-    """Of eight tokens; what is kept stands in none."""
+    """A batch has at most eight tokens; texts whose rows are kept are in none."""
     body = (
         f"from quire.programs.api.encode import EncoderBatches; texts = {BATCHED_TEXTS[form]};"
         " new, kept, ranked = EncoderBatches(), EncoderBatches(), EncoderBatches();"
