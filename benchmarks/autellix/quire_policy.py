@@ -108,7 +108,7 @@ def draw(path: Path, title: str, lines: Sequence[Row], policies: Sequence[str]) 
             ]
             for policy in policies
         }
-        panels.append(Panel(label, curves))
+        panels.append(Panel(label, curves, logarithmic=False))
     draw_lines(path, title, "load", panels)
 
 

@@ -31,7 +31,7 @@ from benchmarks.ayo.applications import (
 )
 from benchmarks.ayo.figures import Row, Setting
 from benchmarks.ayo.stated import CORES, Stated
-from benchmarks.ayo.systems import BASELINES, CACHED, OURS, OURS_AND_AHEAD, System
+from benchmarks.ayo.systems import BASELINES, CACHED, OURS_AND_AHEAD, SPECULATING, System
 from benchmarks.options import plain_parser
 from benchmarks.report import print_table
 
@@ -72,10 +72,10 @@ def fig8_of(
 
 
 def fig8_contextual(setting: Setting, quick: bool) -> list[Row]:
-    """It has ten times the calls of the others: one model, the heaviest load, four systems."""
+    """It has ten times the calls of the others: one model, the heaviest load, five systems."""
     at = _heaviest(setting)
     compared = {name: TO[name] for name in ("LlamaDist-TO", "LlamaDistPC-TO", "LangGraph-TO")}
-    compared["quire"] = OURS["quire"]
+    compared |= {name: OURS_AND_AHEAD[name] for name in ("quire", SPECULATING)}
     return figures.end_to_end(at, CONTEXTUAL, CORES[0], compared)
 
 

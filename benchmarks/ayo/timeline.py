@@ -61,8 +61,8 @@ def _taken(query: Program, modules: list[Module]) -> dict[str, float]:
         ended_s = query.ended_s_of
         needs = {module.name: module.needs for module in modules}
         if not isinstance(query, ParallelQuery):  # each begins when the one before it has ended
-            names = list(ended_s)
-            needs = dict(zip(names, [(), *((name,) for name in names)], strict=False))
+            in_order = list(ended_s)
+            needs = dict(zip(in_order, [(), *((name,) for name in in_order)], strict=False))
         return added(ended_s, needs, lambda name: name)
     assert isinstance(query, PacedQuery), "there are no others"
     ended_s = {one: end_s for one, (_, end_s) in query.spans.items()}

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pytest
-
-from quire.cli.log_output import CHATTY_LOGGERS, REQUEST_LOGGER
+from same_logging import same_logging
 
 
 @pytest.fixture(autouse=True)
 def _same_logging() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("", REQUEST_LOGGER, *CHATTY_LOGGERS)]
-    before = [(logger.level, list(logger.handlers), logger.propagate) for logger in loggers]
-    yield
-    for logger, (level, handlers, propagate) in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
-        logger.propagate = propagate
+    with same_logging():
+        yield

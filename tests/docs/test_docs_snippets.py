@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import gc
 import re
+import runpy
 import shlex
-import subprocess
-import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from docs_markdown import ROOT, Block, blocks, commands
+from same_logging import same_logging
 
+from quire.cli import main
 from quire.cli.cluster_options import cluster_commands
 from quire.cli.commands import SUBCOMMANDS
 from quire.cli.configuration import tenants
@@ -53,18 +61,39 @@ def _id(block: Block) -> str:
     return block.place
 
 
-def run_python(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``text`` as a script in a process of its own."""
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a script or a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_python(text: str, folder: Path) -> Ran:
+    """Run ``text`` as a script in ``folder``; in the test's process, which has imported by now
+    what each new one would import for a second."""
     script = folder / "snippet.py"
     script.write_text(text, encoding="utf-8")
-    return _run([sys.executable, str(script)], folder)
+    return _run(partial(runpy.run_path, str(script), run_name="__main__"), folder)
 
 
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env=environment
-    )
+def _run(run: Callable[[], object], folder: Path) -> Ran:
+    out, err, code = StringIO(), StringIO(), 0
+    with (
+        chdir(folder), redirect_stdout(out), redirect_stderr(err), same_logging(),
+        warnings.catch_warnings(),
+    ):  # fmt: skip
+        warnings.simplefilter("ignore", ResourceWarning)  # a script's end closes what it has open
+        try:
+            run()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+        gc.collect()
+    return Ran(code, out.getvalue(), err.getvalue())
 
 
 def _is_inferlet(block: Block) -> bool:
@@ -110,8 +139,8 @@ def test_an_inferlet_runs_as_the_text_says(
     assert found, f"{block.place}: no command before the block says how to run it"
     name, stream, arguments = found[-1]
     (tmp_path / name).write_text(block.text, encoding="utf-8")
-    command = [sys.executable, "-m", "quire.cli", "run", name, "--url", shipped_server]
-    ran = _run(command + shlex.split(stream + arguments), tmp_path)
+    command = ["run", name, "--url", shipped_server, *shlex.split(stream + arguments)]
+    ran = _run(partial(main, command), tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
 

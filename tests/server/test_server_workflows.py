@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -447,3 +448,45 @@ def test_a_query_that_speculates_says_what_it_has_cost(http: httpx.Client) -> No
     assert len(ahead) == events[-1]["speculation"]["num_kept"]
     answer = http.post(contextual, json=body | {"speculate": "yes"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "speculate")
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """An endpoint of OpenAI's chat completions with one answer."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        answer = {"role": "assistant", "content": f"{asked['model']} says yes"}
+        choice = {"index": 0, "message": answer, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        content = json.dumps({"choices": [choice], "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is printed."""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_model_behind_http_need_not_be_one_of_the_nodes(elsewhere: str) -> None:
+    app = App("remote", [Engine("llm", config={"base_url": elsewhere, "model": "theirs"})])
+    config = {"prompt": "{question}"}
+    app.update_template(
+        [Node("llm", {"question": "text"}, {"answer": "text"}, config=config, name="ask")]
+    )
+    body = {"query": {"question": "Is it?"}}
+    with running_server(workflows=Applications.of({"remote": app})) as server:
+        answer = httpx.post(f"{server.url}/v1/workflows/remote/query", json=body, timeout=60)
+    assert answer.json().get("results") == {"answer": "theirs says yes"}, answer.text

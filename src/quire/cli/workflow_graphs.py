@@ -88,7 +88,8 @@ def _batches(graph: Graph, steps: Sequence[PrimitiveStep] = ()) -> str:
     for node in {**alone, **went}:
         parts = [_of_batches(alone[node])] if node in alone else []
         if steps:
-            parts.append(f"sent {_of_batches(went.get(node, EncoderBatches()))}")
+            parts = [f"{part} by profile" for part in parts]
+            parts.append(f"{_of_batches(went.get(node, EncoderBatches()))} sent")
         told.append(f"{node} {', '.join(parts)}")
     return "; ".join(told)
 

@@ -147,7 +147,7 @@ class Scores:
 @pytest.mark.parametrize("num_turns", [0, 1, 2, 9])
 async def test_who_ranks_asks_for_what_was_not_scored(num_turns: int) -> None:
     graph, api = speculating(), Scores()
-    runner = EncoderRunner(cast(Api, api), None)
+    runner = EncoderRunner(cast(Api, api), None, {})
     texts = [f"text {number}" for number in range(3 * NUM_AHEAD)]
     primitive = graph.e_graph.primitives["rank.score.0"]
     run = Run(primitive, {"text": "Who?", "texts": texts})

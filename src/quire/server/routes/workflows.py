@@ -140,7 +140,7 @@ def _check_engines(node: Node, query: Query, tenant: TenantId) -> None:
         if engine.kind in ENCODER_KINDS:
             encoder = node.encoder(engine.config.get("model"), ENCODER_KINDS[engine.kind])
             _ = encoder.info  # raises unless it is loaded
-        elif engine.kind == "llm":
+        elif engine.kind == "llm" and engine.endpoint is None:
             node.model(engine.config.get("model"))
         elif engine.kind == "search":
             node.search_engine(tenant)
