@@ -20,7 +20,8 @@ TEMPLATES: tuple[TemplateName, ...] = get_args(TemplateName)
 
 
 def _python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program's tests need pytest alone; its plugins here take seconds to import."""
+    """Run Python without plugins of pytest: a program's tests need none, and they take seconds to
+    import."""
     alone = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [sys.executable, "-m", *arguments],

@@ -1,4 +1,4 @@
-"""Responses in the background outlive their node under their ids, or are told as failed."""
+"""Responses in the background outlive their node under their ids, or are reported as failed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def created(w: World, **fields: Any) -> httpx.Response:
 
 
 async def ended(w: World, id: str) -> tuple[dict[str, Any], str]:
-    """The response, once it has ended, and the node that has it."""
+    """Wait for the end of the response; return it and the node that has it."""
     while True:
         answer = await w.http.get(f"/v1/responses/{id}")
         assert answer.status_code == 200, answer.text
@@ -45,7 +45,8 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 async def is_forgotten_at(c: LinkedWorld, node: str, id: str) -> None:
-    """The node that was only cut off ends what goes on elsewhere."""
+    """Wait until the node, which was only cut off, has ended the response that goes on
+    elsewhere."""
     while True:
         answer = await c.w.http.get(f"/v1/responses/{id}", headers={"x-quire-node": node})
         if answer.status_code == 404:

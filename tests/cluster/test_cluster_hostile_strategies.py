@@ -112,7 +112,7 @@ async def test_a_good_one_passes_apart_with_its_options_and_modules(tmp_path: Pa
 
 
 def test_the_process_of_a_trial_imports_no_node() -> None:
-    """It starts in a quarter of the time without."""
+    """Without it the process starts in a quarter of the time."""
     imports = "import sys, quire.cluster.routing.trial_process"
     code = f"{imports}; sys.exit('quire.node' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -21,9 +21,10 @@ pytestmark = [
 
 TEXT = "The harbour wakes before the town does. Nets are mended, and a bell counts the boats. "
 NUM_TOKENS = 300
-"""Of each choice."""
+"""The number of tokens of each choice."""
 NUM_TOLD_BYTES = 8_000
-"""Of an answer, told to the router before its node is killed: its link passes no more."""
+"""The number of bytes of an answer that the router receives before the node is killed: the link
+passes no more."""
 SHARED = {"model": MODEL, "temperature": 0.8, "seed": 7}
 CHAT = {
     "messages": [{"role": "user", "content": TEXT}],
@@ -44,8 +45,8 @@ ASKED: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class Reader:
-    """Reads one answer; ``texts`` and ``logprobs``: of its choices. ``is_begun``: some of a stream
-    is here."""
+    """Reads one answer. ``texts`` and ``logprobs``: those of its choices. ``is_begun``: the first
+    events of a stream have arrived."""
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}

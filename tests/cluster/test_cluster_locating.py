@@ -14,7 +14,7 @@ PATH = "/v1/programs/prog-1"
 
 
 class Node:
-    """Answers everything that it is asked for with ``status``."""
+    """Answers every request with ``status``."""
 
     def __init__(self, name: str, status: int = 200) -> None:
         self.name, self.status, self.num_asked = name, status, 0

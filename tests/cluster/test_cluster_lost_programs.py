@@ -152,7 +152,8 @@ async def interviewed(c: LinkedWorld, heat: str, lost_in: tuple[int, ...]) -> li
 
 
 async def is_listed_once(w: World, program: str) -> None:
-    """The node that was lost may have it, too, until it has heard that it goes on elsewhere."""
+    """Check that the list has the program once. The node that was taken for lost may have it, too,
+    until it knows that the program goes on elsewhere."""
     ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
     assert ids.count(program) == 1
 

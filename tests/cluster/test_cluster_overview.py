@@ -115,7 +115,7 @@ async def test_the_same_session_at_two_nodes_is_listed_for_each(nodes: list[Real
 async def test_a_program_that_goes_on_elsewhere_is_listed_there_alone(
     nodes: list[RealNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until its former node has heard of it, both have it."""
+    """Both nodes have it until its former node knows of the move."""
     async with world(nodes=nodes) as w:
         monkeypatch.setitem(LIBRARY._modules, "waits", __name__)
         body = {"program": "waits"}

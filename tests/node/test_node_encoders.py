@@ -63,7 +63,7 @@ def text(*tokens: int) -> EncodedText:
 
 
 class HandControl:
-    """What ``EncoderRequests`` needs of the control thread, answered by the test."""
+    """The part of the control thread that ``EncoderRequests`` needs; the test sends its answers."""
 
     failure = None
 
@@ -78,7 +78,7 @@ class HandControl:
 
 
 async def test_the_batches_of_a_request_are_counted_for_whoever_asks() -> None:
-    """A batch that brings two pieces of the rows is one batch."""
+    """A batch that returns two pieces of the rows counts once."""
     control, counted = HandControl(), BatchCount()
     requests = EncoderRequests(cast("ControlThread", control))
     requests.start()

@@ -146,7 +146,7 @@ async def test_vectors_and_scores(node: Node, form: str, tmp_path: Path) -> None
 
 
 async def test_a_program_can_count_its_batches(node: Node, form: str, tmp_path: Path) -> None:
-    """Of eight tokens; what is kept stands in none."""
+    """A batch has at most eight tokens; texts whose rows are kept are in none."""
     body = (
         f"from quire.programs.api.encode import EncoderBatches; texts = {BATCHED_TEXTS[form]};"
         " new, kept, ranked = EncoderBatches(), EncoderBatches(), EncoderBatches();"
@@ -258,7 +258,7 @@ async def test_a_node_without_encoders_says_so(plain_node: Node, form: str, tmp_
 async def test_encoded_tokens_are_bounded(node: Node, form: str, tmp_path: Path) -> None:
     body = "return [await api.embed(['a b c']), await api.embed(['a b c'])] and 'both'"
     assert await run(node, form, tmp_path, body, quotas=Quotas(max_encoded_tokens=6)) == "both"
-    with pytest.raises(ProgramFailed, match=r"3 tokens.*3 more are asked for, 5 may"):
+    with pytest.raises(ProgramFailed, match=r"3 tokens.*3 more are asked for; at most 5 are"):
         await run(node, form, tmp_path, body, quotas=Quotas(max_encoded_tokens=5))
 
 
@@ -275,7 +275,7 @@ async def test_children_share_their_parents_bound(node: Node, form: str, tmp_pat
     result = await node.launch(one, tenant=TENANT, quotas=quotas).result()
     assert result == ["child", "child"]
     quotas = Quotas(max_encoded_tokens=5)
-    with pytest.raises(ProgramFailed, match=r"QuotaExceeded: 3 tokens.*5 may"):
+    with pytest.raises(ProgramFailed, match=r"QuotaExceeded: 3 tokens.*at most 5 are"):
         await node.launch(one, tenant=TENANT, quotas=quotas).result()
 
 
@@ -284,7 +284,7 @@ async def test_a_refused_question_counts_nothing() -> None:
     parent = EncodedTokens(10)
     child = EncodedTokens(None, parent)
     child.take(6)
-    with pytest.raises(QuotaExceeded, match=r"6 tokens.*5 more are asked for, 10 may"):
+    with pytest.raises(QuotaExceeded, match=r"6 tokens.*5 more are asked for; at most 10 are"):
         child.take(5)
     child.take(4)
     assert (child.num_tokens, parent.num_tokens) == (10, 10)

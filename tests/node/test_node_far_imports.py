@@ -55,7 +55,7 @@ async def go_on(api: Api, queue: Queue, pages: list[KvPage]) -> Said:
 
 
 async def bring(api: Api, asked: tuple[str, bool]) -> AsyncGenerator[tuple[Said, Said], None]:
-    """Compute and export on engine a, import on the other; what both say then."""
+    """Compute and export on engine a and import on the other; yield what both generate then."""
     other, hides = asked
     here, there = queue_on(api, "a"), queue_on(api, other)
     pages = api.alloc_kvpage(here, -(-len(PROMPT) // here.page_size))

@@ -29,7 +29,7 @@ TENANT = TenantId("default")
 
 
 def slow(first: int) -> str:
-    """A schema that would be compiled for ten seconds."""
+    """Return a schema that takes ten seconds to compile."""
     items = [{"type": "integer", "multipleOf": first + i} for i in range(500)]
     return json.dumps({"type": "array", "prefixItems": items})
 

@@ -202,7 +202,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(model_directory: Path) -> AsyncIterator[Node]:
-    """Its engine is killed by every test that has it."""
+    """A node whose engine is killed by every test that uses it."""
     node = Node(config(model_directory), debug=True, **OPTIONS)
     await node.start()
     yield node

@@ -1,4 +1,4 @@
-"""A program and its children go on from any part of their records that was told, and end as they
+"""A program and its children go on from any part of their records that was sent, and end as they
 would have ended."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMES = (
 
 @inferlet("echo", restartable=True)
 async def echo(api, name):  # type: ignore[no-untyped-def]
-    """Answers each question with what the model says of it."""
+    """Answers each question with the text that the model generates after it."""
     context = Context(api).fill(f"echo {name}: ")
     answers = []
     while (question := await api.receive()) != "thanks":
@@ -135,16 +135,16 @@ def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Router:
-    """Keeps what ``node`` tells."""
+    """Keeps the parts of records that ``node`` sends."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.asked = RecordsWanted("router")
         self.parts: list[bytes] = []
         self.saved: list[list[bytes]] = []
-        """The parts behind each answer."""
+        """The parts to keep after each part that has arrived."""
         self.told: list[bytes] = []
-        """All parts."""
+        """All parts that have arrived."""
         self.changed = asyncio.Event()
         self.last: ToldPart | None = None
 
@@ -218,7 +218,7 @@ async def test_they_go_on_from_all_that_was_told(start_node: StartNode, second: 
 
 
 async def quiet(router: Router, is_there: Callable[[HandedProgram], bool]) -> HandedProgram:
-    """What is told, once ``is_there``."""
+    """Wait until ``is_there`` holds for the record that was sent, and return that record."""
     await router.until(lambda: bool(router.parts) and is_there(program_of(router.parts)))
     return program_of(router.parts)
 
@@ -332,7 +332,7 @@ async def test_of_those_that_have_ended_nothing_is_kept_for_ever(
 
 @inferlet("scribe", restartable=True)
 async def scribe(api):  # type: ignore[no-untyped-def]
-    """Hears much, and says little."""
+    """Receives much from its model, and returns little."""
     context = Context(api).fill("once upon a time")
     for _ in range(8):
         await context.generate_until(max_tokens=6)

@@ -85,8 +85,8 @@ async def lose_engine(node: LocalNode) -> None:
 
 
 def threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a program does in a thread is done in the next turn of the loop: otherwise how many
-    turns there are would depend on how busy the machine is."""
+    """Have work for a thread done in the next turn of the loop: otherwise the number of turns would
+    depend on how busy the machine is."""
 
     async def to_thread(function: Callable[..., T], *args: Any, **keywords: Any) -> T:
         await asyncio.sleep(0)

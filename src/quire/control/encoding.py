@@ -237,7 +237,8 @@ def _check_pending(program: Program, pool: EncoderPool, num_more: int) -> None:
         kind = NeverWithinQuota if is_alone else QuotaExceeded
         raise kind(
             f"{num_pending} sequences of this tenant are waiting for this encoder and {num_more} "
-            f"more are asked for, {most} may: send fewer{'' if is_alone else ', or try again'}"
+            f"more are asked for; at most {most} are allowed: send fewer"
+            f"{'' if is_alone else ', or try again'}"
         )
 
 

@@ -69,7 +69,8 @@ def test_a_node_whose_keeper_does_not_answer_keeps_its_place_at_the_routers(
     looked, states = 0, PretendedKeepers.states
 
     def silent_once(keepers: PretendedKeepers) -> dict[str, ProcessState]:
-        """At the second look, when the nodes are as they are wanted."""
+        """Leave out the answer of one keeper at the second look, when the nodes are as they are
+        wanted."""
         nonlocal looked
         looked += 1
         found = states(keepers)

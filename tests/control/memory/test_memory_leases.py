@@ -162,7 +162,7 @@ def test_a_renewed_lease_lives_on() -> None:
 
 
 def test_a_lease_that_is_renewed_again_and_again_takes_no_more_memory() -> None:
-    """Long and short in turn: no expiry of the long ones is ever the next."""
+    """Long and short terms alternate, so the expiry of a long one is never the next."""
     _, receiver = pair()
     lease = receiver.lease(PROMPT, ttl_s=5.0)
     for ttl_s in [60.0, 5.0] * 200:

@@ -1,4 +1,5 @@
-"""What ``quire`` learns beside lengths: what prompts cost, and what is left past the longest."""
+"""What ``quire`` learns beside lengths: the cost of prompts, and how much is left past the
+longest."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from quire.core.scheduler_config import LevelsConfig
 from quire.testing.conformance.policy import ready
 
 PROGRAMS = [(400, 300), (100, 500), (900, 250), (300, 100)] * (MIN_PROGRAMS // 4)
-"""Tokens of prompts and answers."""
+"""The numbers of tokens of the prompt and of the answer, for each program."""
 
 
 # -- what a token of a prompt costs ----------------------------------------------------------------
@@ -49,7 +50,7 @@ def test_a_token_is_a_token_until_enough_is_known() -> None:
 
 @pytest.mark.parametrize("difference", [0.0, 0.001])
 def test_programs_that_are_all_alike_tell_nothing(difference: float) -> None:
-    """Any weight would explain them, and what differs by a thousandth is noise."""
+    """Any weight would explain them, and a difference of a thousandth is noise."""
     weight = PromptWeight()
     for scale in range(1, 40):
         num_generated = 50 * scale * (1 + difference * (-1) ** scale)
@@ -99,7 +100,8 @@ def test_the_tail_says_what_an_end_costs(
 
 
 def test_of_a_tail_of_powers_the_exponent_is_found() -> None:
-    """Quantiles of a Pareto distribution with exponent 2: an end costs half of what was served."""
+    """Quantiles of a Pareto distribution with exponent 2: an end costs half of the service so
+    far."""
     totals = sorted((1 - (number + 0.5) / 400) ** -0.5 for number in range(400))
     assert cost_beyond(totals, []) == pytest.approx(0.5, abs=0.03)
 
@@ -120,7 +122,7 @@ def end_one(kind: KindOfProgram, num_prompt: int, num_generated: int, prompt_s: 
 
 
 def test_a_program_just_past_the_longest_of_equal_ones_is_not_put_behind_all_others() -> None:
-    """It has not as much left as it was served: lengths differ by a hundredth."""
+    """It does not have as much left as its service so far: lengths differ by a hundredth."""
     kind = KindOfProgram()
     for number in range(64):
         end_one(kind, 0, 2000 + number % 20, 0.0)
@@ -151,7 +153,7 @@ def test_a_long_prompt_is_no_progress_where_prompts_cost_little() -> None:
 
 
 def test_a_program_with_a_short_prompt_is_not_behind_one_with_a_long_one() -> None:
-    """Of a kind whose prompts cost nothing; both have generated as much."""
+    """Prompts of their kind cost nothing, and both have generated equally many tokens."""
     made = LeastLeft(LevelsConfig(beta=None))
     for number, (num_prompt, num_generated) in enumerate(PROGRAMS * 8):
         command = ready(1, program=100 + number, family_figures=ServiceFigures())
@@ -191,7 +193,7 @@ def test_a_life_that_begins_anew_counts_its_own_prompts_answers_and_seconds() ->
 
 
 def test_ranks_past_the_longest_go_on_where_it_was() -> None:
-    """Both the cost of an end and what is generated rise with progress."""
+    """Both the cost of an end and the generated tokens rise with progress."""
     kind = KindOfProgram()
     for _ in range(4):
         end_one(kind, 750, 250, 0.01)

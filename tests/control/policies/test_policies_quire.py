@@ -26,7 +26,7 @@ from quire.core.scheduler_config import LevelsConfig
 from quire.testing.conformance.policy import ready
 
 FAR = floor(LEVELS_PER_OCTAVE * log2(100_000))
-"""The level of a program of an unknown kind that was served 100,000 tokens, less 1."""
+"""The level, less 1, of a program of an unknown kind with a service of 100,000 tokens."""
 
 
 def end_one(kind: KindOfProgram, total: float) -> None:
@@ -100,8 +100,8 @@ def test_a_kind_of_which_little_is_known_has_no_rank() -> None:
 
 
 def test_beyond_all_that_was_seen_it_ranks_by_what_was_served_and_the_tail() -> None:
-    """Of four that are equal one could be the long one of a tail: an end costs half of what was
-    served. The programs generate nothing, so their length counts instead."""
+    """One of four equal programs could be the long one of a tail: an end costs half of the service
+    so far. The programs generate nothing, so their length counts instead."""
     kind = kind_of(1000.0)
     assert kind.rank(8192.0) == pytest.approx((log2(8192 / 2) + log2(8192)) / 2)
 

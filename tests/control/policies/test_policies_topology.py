@@ -80,7 +80,7 @@ def test_without_profiles_a_querys_steps_go_by_depth_and_queries_by_age() -> Non
 
 
 def test_a_program_without_a_graph_has_no_head_start() -> None:
-    """An agent of yesterday does not go before everybody; nor does one that invents times."""
+    """An agent that began yesterday does not go first, nor does one that invents times."""
     policy = create_policy("critical_path")
     yesterday = ServiceFigures(arrival_s=0.0)
     asked = ready(1, program=2, arrival_s=90_000.0)

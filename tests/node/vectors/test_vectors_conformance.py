@@ -171,7 +171,8 @@ async def test_what_does_not_fit_is_refused_by_name(
     monkeypatch.setattr(store, "MAX_COLLECTIONS", 1)
     await stores.put(OWN, rows(0, [[1, 0]]))
     for place, whose in [(SHARED, "tenant"), (OWN, "program")]:
-        with pytest.raises(QuotaExceeded, match=f"this {whose} has 1 collections of vectors, 1"):
+        message = f"this {whose} has 1 collections of vectors; at most 1 are allowed"
+        with pytest.raises(QuotaExceeded, match=message):
             await stores.put(CollectionPlace(TENANT, place.program, "another"), rows(0, [[1, 0]]))
     stores.end(ProgramId(7))
 

@@ -15,7 +15,7 @@ from quire.programs.services.operations import Identity
 
 
 class Says:
-    """A child that says ``words`` and keeps what it is told."""
+    """A child that sends ``words`` and keeps the messages that it receives."""
 
     name, ended = "says", False
 
@@ -39,8 +39,8 @@ class Says:
 
 
 class Life:
-    """A program of which each incarnation asks through ``ask``. ``held``: the way from the
-    program's loop to that of the node, or back, is closed."""
+    """A program of which each incarnation asks through ``ask``. ``there``, ``back``: while one of
+    them is cleared, nothing passes from the program's loop to that of the node, or back."""
 
     def __init__(self) -> None:
         self.asked: list[RecordedQuestion] = []
@@ -84,7 +84,7 @@ class Life:
         return await getattr(self.service, name)(*arguments)
 
     async def cut_off(self, asking: asyncio.Task[Any]) -> None:
-        """The program begins again while it asks."""
+        """Have the program begin again while it asks."""
         self.questions.end()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)

@@ -377,7 +377,7 @@ async def test_a_tool_that_was_cut_off_is_called_again_only_if_the_client_says_s
     life, pay = Life(tmp_path), Pay()
     app = paying(pay.pay)
     await cut_off(life, app, pay)
-    message = "was cut off while pay ran, and nobody knows what it has done: look, and ask with"
+    message = "was cut off while pay ran, and it is not known whether the call took effect: check"
     for _ in range(2):
         with pytest.raises(InvalidArgument, match=message):
             await life.ask(app, {"sum": "9"})

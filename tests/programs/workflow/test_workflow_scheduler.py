@@ -142,7 +142,7 @@ async def test_a_primitive_whose_engine_was_lost_is_carried_out_again_from_its_i
 
 
 async def test_a_tool_is_not_carried_out_again() -> None:
-    """Nobody knows what it has done."""
+    """It is not known whether it took effect."""
     calls: list[str] = []
 
     def lost(q: str) -> str:

@@ -84,7 +84,7 @@ def test_predicted_and_measured_times_stand_beside_each_other() -> None:
 
 
 def test_predicted_and_measured_batches_stand_beside_each_other() -> None:
-    """20 chunks in batches of ten, a query each in a batch of its own."""
+    """There are 20 chunks in batches of ten; each query is in a batch of its own."""
     graph = graph_with(**PROFILES)
     went = {
         "embed.0": EncoderBatches(2, 1), "embed_queries.0": EncoderBatches(1, 1),

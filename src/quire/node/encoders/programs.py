@@ -64,7 +64,7 @@ class EncodedTokens:
             if one.limit is not None and one.num_tokens + num_tokens > one.limit:
                 raise QuotaExceeded(
                     f"{one.num_tokens} tokens have been encoded and {num_tokens} more are asked "
-                    f"for, {one.limit} may: encode less, or ask for a larger quota",
+                    f"for; at most {one.limit} are allowed: encode less, or ask for a larger quota",
                     max_encoded_tokens=one.limit,
                 )
             line.append(one)

@@ -29,8 +29,8 @@ class TenantTurns(Generic[Task]):
         line = self._lines.setdefault(tenant, deque())
         if len(line) >= self._max_waiting:
             raise QuotaExceeded(
-                f"{len(line)} grammars of this tenant wait to be checked, {self._max_waiting} may: "
-                "send them one after the other",
+                f"{len(line)} grammars of this tenant wait to be checked; at most "
+                f"{self._max_waiting} are allowed: send them one after the other",
                 max_waiting=self._max_waiting,
             )
         line.append(task)

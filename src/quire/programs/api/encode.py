@@ -63,8 +63,8 @@ class EncodeFunctions(TraitFunctions):
         that many leading values, normalised to length 1, for models that were trained for it.
         ``truncate``: truncate texts that are longer than the model reads. ``thread``, ``depth`` and
         ``priority``: as of a queue (``create_queue``); ``invocation`` and ``remaining_us``: as of
-        ``set_queue_depth``. ``batches``: counts the batches in which the texts are computed.
-        Cancelling the wait cancels what is not computed yet.
+        ``set_queue_depth``. ``batches``: counts those in which the texts were computed. Cancelling
+        the wait cancels what is not computed yet.
 
         Raises:
             ModelNotFound: the node has no such embedding model, or none at all.

@@ -149,8 +149,8 @@ def check_number(place: CollectionPlace, num_collections: int) -> None:
     if num_collections >= MAX_COLLECTIONS:
         whose = "tenant" if place.program is None else "program"
         raise QuotaExceeded(
-            f"this {whose} has {num_collections} collections of vectors, {MAX_COLLECTIONS} may: "
-            "drop one first",
+            f"this {whose} has {num_collections} collections of vectors; at most {MAX_COLLECTIONS} "
+            "are allowed: drop one first",
             max_collections=MAX_COLLECTIONS,
         )
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import pytest
 
 from quire.core.errors import InvalidArgument
+from quire.core.interfaces import Tokenizer
+from quire.programs.chat.template import ChatTemplate
 from quire.programs.sandbox.python.bundle import component_files
+from quire.programs.sandbox.python.guest.stand_ins import template as stand_in
 from quire.programs.sdk.tools import Tool
 
 NAMES = (
@@ -194,6 +199,27 @@ async def test_tools_have_the_same_schema_and_checks(inside: Inside) -> None:
         for arguments in WRONG:
             with pytest.raises(inside.modules["quire.core.errors"].InvalidArgument):
                 await there.call(arguments)
+
+
+class _Host:
+    """A guest's tokenizer, whose host renders with ``template``."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    def render(self, arguments: Mapping[str, Any]) -> str:
+        sent = json.loads(json.dumps(arguments))
+        return self._template.render(sent.pop("messages"), **sent)
+
+
+def test_a_guests_chat_template_takes_the_arguments_of_the_native_one() -> None:
+    own, native = signature(stand_in.ChatTemplate.render), signature(ChatTemplate.render)
+    assert own.parameters == native.parameters
+    template = ChatTemplate("{{ documents[0].text }} {{ messages[0].content }}")
+    guests = stand_in.ChatTemplate(cast(Tokenizer, _Host(template)))
+    messages, documents = [{"role": "user", "content": "Who?"}], [{"text": "It was Ada."}]
+    text = guests.render(messages, documents=documents)
+    assert text == template.render(messages, documents=documents) == "It was Ada. Who?"
 
 
 def test_the_rehearsal_runs_inside(inside: Inside) -> None:

@@ -153,9 +153,9 @@ class Journal:
         if self._begun and not self.name.repeat_interrupted:
             nodes = ", ".join(sorted(set(self._begun.values())))
             raise InvalidArgument(
-                f"the query {self.name.key!r} was cut off while {nodes} ran, and nobody knows what "
-                "it has done: look, and ask with repeat_interrupted to have it called again; a "
-                "tool that changes nothing may be declared 'pure'",
+                f"the query {self.name.key!r} was cut off while {nodes} ran, and it is not known "
+                "whether the call took effect: check, and ask with repeat_interrupted to have it "
+                "called again; a tool that changes nothing may be declared 'pure'",
                 param="repeat_interrupted",
             )
 

@@ -63,7 +63,7 @@ def _why_not(primitive: Primitive, supposed: set[str]) -> str | None:
     if op is Op.GROWTH:
         return "becomes other primitives"
     if op is Op.GENERATING:
-        return "its model is elsewhere: nobody knows whether it has nothing else to do"
+        return "its model is behind HTTP: whether it is idle is not known"
     if op in _CALLS or op in _READS or op in CONTROL_FLOW or op is Op.TOOL:
         return None
     return "its engine takes whole batches, which cannot give way"

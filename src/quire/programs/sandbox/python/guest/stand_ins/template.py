@@ -35,6 +35,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        documents: Sequence[Mapping[str, str]] | None = None,
     ) -> str:
         return self._renderer.render(
             {
@@ -43,6 +44,7 @@ class ChatTemplate:
                 "add_generation_prompt": add_generation_prompt,
                 "continue_final_message": continue_final_message,
                 "variables": dict(variables or {}),
+                "documents": None if documents is None else [dict(one) for one in documents],
             }
         )
 
