@@ -68,8 +68,8 @@ def _taken(query: Program, modules: list[Module]) -> dict[str, float]:
     ended_s = {one: end_s for one, (_, end_s) in query.spans.items()}
     graph = query.graph.primitives
     parents = {one: (*graph[one].parents, *_before(graph, ended_s, one)) for one in ended_s}
-    names = module_names(graph, searches_web="web" in {module.name for module in modules})
-    return added(ended_s, parents, names.__getitem__)
+    module_of = module_names(graph, searches_web="web" in {module.name for module in modules})
+    return added(ended_s, parents, module_of.__getitem__)
 
 
 def module_names(graph: Mapping[str, Primitive], *, searches_web: bool = False) -> dict[str, str]:

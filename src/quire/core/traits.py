@@ -41,7 +41,7 @@ VERSIONS: dict[Trait, int] = {
     Trait.ALLOCATE: 3,  # 2: list_exports; 3: import_text
     Trait.DECODE: 2,  # num_generated
     Trait.VECTORS: 2,  # thread, depth, priority, invocation and remaining_us of put and search
-    Trait.ENCODE: 3,  # 2: thread, depth and priority of embed and rerank; 3: invocation
+    Trait.ENCODE: 4,  # 2: thread, depth, priority of embed and rerank; 3: invocation; 4: batches
 }
 """The present version of each trait. It is raised with every change that could affect a program;
 programs for older versions keep working."""

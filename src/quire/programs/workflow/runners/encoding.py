@@ -68,8 +68,11 @@ class EncoderRunner:
     """``PrimitiveRunner`` of an engine of kind embedding or rerank. ``model``: None for the node's
     first of that kind. ``batches``: counts the batches of each primitive, by its id."""
 
-    def __init__(self, api: Api, model: str | None, batches: dict[str, EncoderBatches]) -> None:
-        self._api, self._model, self._batches = api, model, batches
+    def __init__(
+        self, api: Api, model: str | None, batches: dict[str, EncoderBatches] | None = None
+    ) -> None:
+        self._api, self._model = api, model
+        self._batches = {} if batches is None else batches
         self._scores: dict[tuple[bool, str, str], float] = {}
         """The scores by truncation, question and text: of texts that were found or may be."""
 
