@@ -84,20 +84,27 @@ class KeptChild(Protocol):
 
 
 class _Questions:
-    """How far the questions of one kind have been told; ``open``: places of those that had no
-    answer."""
+    """How far the questions of one kind have been told; ``open``: places of those whose answer had
+    not come to the program, and whether there was one."""
 
     def __init__(self) -> None:
         self.num_told = 0
-        self.open: set[int] = set()
+        self.open: dict[int, bool] = {}
 
     def news(self, asked: Sequence[RecordedQuestion]) -> dict[int, RecordedQuestion]:
-        places = [*(place for place in sorted(self.open) if asked[place].answered)]
+        places = [
+            place
+            for place, was_answered in sorted(self.open.items())
+            if asked[place].rank is not None or asked[place].answered != was_answered
+        ]
         places += range(self.num_told, len(asked))
         found = {place: asked[place] for place in places}
         self.num_told = max(self.num_told, *(place + 1 for place in places), 0)
-        self.open.difference_update(places)
-        self.open.update(place for place, one in found.items() if not one.answered)
+        for place, one in found.items():
+            if one.rank is None:
+                self.open[place] = one.answered
+            else:
+                self.open.pop(place, None)
         return found
 
 
