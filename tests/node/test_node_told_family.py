@@ -29,6 +29,7 @@ NAMES = (
     "echo",
     "fixed",
     "lucky",
+    "office",
     "patient",
     "scribe",
     "stopper",
@@ -83,6 +84,27 @@ async def between(api, name):  # type: ignore[no-untyped-def]
         await api.send(await child.receive())
     await child.send("thanks")
     return await child.join()
+
+
+@inferlet("office", restartable=True)
+async def office(api):  # type: ignore[no-untyped-def]
+    """Waits for all of its children at a time, and passes on what one says to the next."""
+    children = [await api.launch("echo", [name]) for name in ("one", "two", "three")]
+    carried = []
+
+    async def carry_from(number: int) -> None:
+        while True:
+            said = await children[number].receive()
+            carried.append(said)
+            await api.send(said)
+            await children[(number + 1) % 3].send(f"letter {len(carried)}")
+
+    rounds = [asyncio.ensure_future(carry_from(number)) for number in (2, 0, 1)]
+    await children[0].send("letter 0")
+    await api.receive()
+    for one in rounds:
+        one.cancel()
+    return len(carried) > 3
 
 
 @inferlet("fixed")
@@ -215,6 +237,22 @@ async def test_they_go_on_from_all_that_was_told(start_node: StartNode, second: 
         assert [message.text async for message in found.attach()] == said
         assert await found.result() == result
         await there._parts.programs.wait_idle()
+
+
+async def test_tasks_that_wait_side_by_side_go_on_as_they_did(start_node: StartNode) -> None:
+    here, there = await start_node(), await start_node()
+    router, reading = await keeping(here)
+    program = here.launch(office, tenant=TENANT, seed=3)
+    reader = program.attach()
+    said = [(await anext(reader)).text for _ in range(7)]
+    parts = list(router.parts)  # of about now
+    reading.cancel()
+    found = rescued(there, parts)
+    other = found.attach()
+    assert [(await anext(other)).text for _ in range(7)] == said
+    program.terminate()
+    await found.send("end")
+    assert await found.result()
 
 
 async def quiet(router: Router, is_there: Callable[[HandedProgram], bool]) -> HandedProgram:

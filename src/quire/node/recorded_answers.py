@@ -30,12 +30,15 @@ answer from what their node alone has. The answers of all others depend on the q
 
 
 class HandedAnswer(msgspec.Struct, frozen=True):
-    """A question with its answer, if it has one."""
+    """A question with its answer, if it has one. ``rank``, ``num_asked``: see
+    ``RecordedQuestion``."""
 
     what: list[Any]
     answer: Any
     error: ErrorRecord | None
     answered: bool
+    rank: int | None = None
+    num_asked: int = 0
 
 
 class _Response(msgspec.Struct, frozen=True, tag=True):
@@ -81,7 +84,9 @@ def _handed(asked: RecordedQuestion) -> HandedAnswer:
         response = _Response(str(answer), answer.status, dict(answer.headers), answer.body)
         answer = msgspec.to_builtins(response, builtin_types=(bytes,))
     record = asked.error.record() if isinstance(asked.error, QuireError) else None
-    return HandedAnswer(plain(asked.what), answer, record, asked.answered)
+    return HandedAnswer(
+        plain(asked.what), answer, record, asked.answered, asked.rank, asked.num_asked
+    )
 
 
 def taken_answers(handed: list[HandedAnswer]) -> list[RecordedQuestion]:
@@ -96,4 +101,6 @@ def _taken(handed: HandedAnswer) -> RecordedQuestion:
         answer.status, answer.headers = response.status, response.headers
         answer.body = response.body
     error = None if handed.error is None else from_record(handed.error)
-    return RecordedQuestion(tuple(handed.what), answer, error, handed.answered)
+    return RecordedQuestion(
+        tuple(handed.what), answer, error, handed.answered, handed.rank, handed.num_asked
+    )

@@ -86,19 +86,26 @@ class KeptChild(Protocol):
 
 class _Questions:
     """The questions of one kind that have been sent: their number, and in ``open`` the places of
-    those that had no answer then."""
+    those whose answer had not reached the program then, with whether there was an answer."""
 
     def __init__(self) -> None:
         self.num_told = 0
-        self.open: set[int] = set()
+        self.open: dict[int, bool] = {}
 
     def news(self, asked: Sequence[RecordedQuestion]) -> dict[int, RecordedQuestion]:
-        places = [*(place for place in sorted(self.open) if asked[place].answered)]
+        places = [
+            place
+            for place, was_answered in sorted(self.open.items())
+            if asked[place].rank is not None or asked[place].answered != was_answered
+        ]
         places += range(self.num_told, len(asked))
         found = {place: asked[place] for place in places}
         self.num_told = max(self.num_told, *(place + 1 for place in places), 0)
-        self.open.difference_update(places)
-        self.open.update(place for place, one in found.items() if not one.answered)
+        for place, one in found.items():
+            if one.rank is None:
+                self.open[place] = one.answered
+            else:
+                self.open.pop(place, None)
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -84,3 +85,58 @@ async def test_what_is_cut_off_by_the_end_is_asked_again() -> None:
     with pytest.raises(ProgramTerminated):
         await questions.ask(("0",), cut_off)
     assert await Questions(asked, "service").ask(("0",), Counter()) == "answer"
+
+
+async def _side_by_side(questions: Questions, answers: Any, said: list[str]) -> None:
+    """Two tasks, each of which asks behind each of its answers."""
+
+    async def task(name: str) -> None:
+        for number in range(3):
+            answer = await questions.ask((name, number), lambda: answers(name))
+            said.append(answer)
+
+    await asyncio.gather(task("a"), task("b"))
+
+
+async def test_tasks_side_by_side_go_on_as_at_first() -> None:
+    asked: list[RecordedQuestion] = []
+    events = {name: asyncio.Event() for name in "ab"}
+
+    async def live(name: str) -> str:
+        await events[name].wait()
+        events[name].clear()
+        return name
+
+    said: list[str] = []
+    running = asyncio.create_task(_side_by_side(Questions(asked, "service"), live, said))
+    for name in "bbaba":
+        events[name].set()
+        for _ in range(8):
+            await asyncio.sleep(0)
+    assert said == list("bbaba")
+    running.cancel()
+    again: list[str] = []
+
+    async def at_once(name: str) -> str:
+        return name
+
+    async with asyncio.timeout(60):  # the last answer comes now, behind all others
+        await _side_by_side(Questions(asked, "service"), at_once, again)
+    assert again == list("bbabaa")
+    assert [entry.rank for entry in asked] != sorted(entry.rank or 0 for entry in asked)
+
+
+async def test_what_the_program_waits_for_no_more_holds_up_nothing() -> None:
+    asked = [
+        RecordedQuestion(("a",), "one", answered=True, rank=1),
+        RecordedQuestion(("b",), "two", answered=True, rank=0, num_asked=3),
+        RecordedQuestion(("c",), "three", answered=True, rank=2, num_asked=3),
+    ]
+    questions = Questions(asked, "service")
+    waiting = [asyncio.create_task(questions.ask((name,), Counter())) for name in "ab"]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    waiting[1].cancel()
+    async with asyncio.timeout(60):
+        assert await waiting[0] == "one"
+        assert await questions.ask(("c",), Counter()) == "three"

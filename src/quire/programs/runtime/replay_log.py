@@ -7,6 +7,8 @@ them: if its commands depend on them, the replay notices the difference and fail
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,12 +64,16 @@ class RecordedReply:
 
 @dataclass(slots=True)
 class RecordedQuestion:
-    """A question to a service or another host, in order of asking."""
+    """A question to a service or another host, in order of asking. ``rank``: the place of its
+    answer among those that have come to the program; it has asked ``num_asked`` questions by
+    then."""
 
     what: tuple[Any, ...]
     answer: Any = None
     error: Exception | None = None
     answered: bool = False
+    rank: int | None = None
+    num_asked: int = 0
 
 
 class ReplayLog:
@@ -134,7 +140,7 @@ def not_repeated(what: str) -> ProgramTerminated:
 
 class Questions:
     """The questions of one kind in one incarnation: recorded answers are used instead of asking
-    again.
+    again, in the order in which they came: tasks that wait side by side go on as they did.
 
     ``asked`` ends with ``_UNKEPT`` once it has reached its bound: later questions are asked and not
     recorded, and a later incarnation that reaches that point fails.
@@ -147,6 +153,11 @@ class Questions:
         self._num_bytes = sum(_size((entry.what, entry.answer)) for entry in asked)
         self._is_beyond = False
         self._is_over = False
+        ranked = [entry for entry in asked if entry.rank is not None]
+        self._coming = deque(sorted(ranked, key=_rank_of))
+        """Recorded answers that have not come yet in this incarnation."""
+        self._num_come = len(ranked)
+        self._waiting: list[asyncio.Future[None]] = []
 
     def end(self) -> None:
         """End the incarnation because another one follows: its questions while it cleans up are
@@ -185,13 +196,46 @@ class Questions:
                 current_question.reset(before)
             entry.answered = True
             self._num_bytes += _size(entry.answer)
+        await self._come(entry)
         if entry.error is not None:
             raise entry.error
         return entry.answer
 
+    async def _come(self, entry: RecordedQuestion) -> None:
+        """Until it is the turn of its answer: behind all that are recorded, or at its place among
+        them, and not before the program has asked what it had asked then."""
+        try:
+            while not self._may_come(entry):
+                future = asyncio.get_running_loop().create_future()
+                self._waiting.append(future)
+                await future
+        except asyncio.CancelledError:
+            if entry in self._coming:  # it is waited for no more
+                self._coming.remove(entry)
+                self._wake()
+            raise
+        if self._coming:
+            self._coming.popleft()
+        else:
+            entry.rank, entry.num_asked = self._num_come, self._next
+            self._num_come += 1
+        self._wake()
+
+    def _may_come(self, entry: RecordedQuestion) -> bool:
+        if not self._coming:
+            return True
+        return self._coming[0] is entry and self._next >= entry.num_asked
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
     def _place(self, what: tuple[Any, ...]) -> RecordedQuestion | None:
         """The record for ``what``; None beyond the bound."""
         index, self._next = self._next, self._next + 1
+        self._wake()
         if self._is_beyond:
             return None
         if index == len(self._asked):
@@ -230,6 +274,11 @@ class _AskedNow:
 
 
 _UNKEPT = RecordedQuestion(())
+
+
+def _rank_of(entry: RecordedQuestion) -> int:
+    assert entry.rank is not None
+    return entry.rank
 
 
 def is_whole(asked: list[RecordedQuestion]) -> bool:
