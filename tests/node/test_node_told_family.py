@@ -88,7 +88,7 @@ async def between(api, name):  # type: ignore[no-untyped-def]
 
 @inferlet("office", restartable=True)
 async def office(api):  # type: ignore[no-untyped-def]
-    """Waits for all of its children at a time, and passes on what one says to the next."""
+    """Waits for all of its children at a time, and sends what one of them says to the next."""
     children = [await api.launch("echo", [name]) for name in ("one", "two", "three")]
     carried = []
 

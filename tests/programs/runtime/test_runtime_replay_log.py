@@ -88,7 +88,7 @@ async def test_what_is_cut_off_by_the_end_is_asked_again() -> None:
 
 
 async def _side_by_side(questions: Questions, answers: Any, said: list[str]) -> None:
-    """Two tasks, each of which asks behind each of its answers."""
+    """Run two tasks, each of which asks its next question after the answer to the one before."""
 
     async def task(name: str) -> None:
         for number in range(3):

@@ -63,10 +63,10 @@ class EncodeFunctions(TraitFunctions):
         that many leading values, normalised to length 1, for models that were trained for it.
         ``truncate``: truncate texts that are longer than the model reads. ``thread``, ``depth`` and
         ``priority``: as of a queue (``create_queue``); ``invocation`` and ``remaining_us``: as of
-        ``set_queue_depth``. ``batches``: an ``EncoderBatches`` (``quire.programs.api.encode``) to
-        whose ``num_batches`` and ``num_short_batches`` (with room in them, though others waited)
-        those are added in which the texts were computed. Cancelling the wait cancels what is not
-        computed yet.
+        ``set_queue_depth``. ``batches``: an ``EncoderBatches`` (``quire.programs.api.encode``); the
+        batches in which the texts were computed are added to its ``num_batches``, and those that
+        were sent with room in them, though others waited, to ``num_short_batches`` as well.
+        Cancelling the wait cancels what is not computed yet.
 
         Raises:
             ModelNotFound: the node has no such embedding model, or none at all.

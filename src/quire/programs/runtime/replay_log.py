@@ -65,8 +65,8 @@ class RecordedReply:
 @dataclass(slots=True)
 class RecordedQuestion:
     """A question to a service or another host, in order of asking. ``rank``: the place of its
-    answer among those that have come to the program; it has asked ``num_asked`` questions by
-    then."""
+    answer among those that the program has received; ``num_asked``: how many questions the program
+    had asked by then."""
 
     what: tuple[Any, ...]
     answer: Any = None
@@ -139,8 +139,8 @@ def not_repeated(what: str) -> ProgramTerminated:
 
 
 class Questions:
-    """The questions of one kind in one incarnation: recorded answers are used instead of asking
-    again, in the order in which they came: tasks that wait side by side go on as they did.
+    """The questions of one kind in one incarnation. Recorded answers are used instead of asking
+    again, and arrive in their recorded order, so that tasks side by side go on as they did.
 
     ``asked`` ends with ``_UNKEPT`` once it has reached its bound: later questions are asked and not
     recorded, and a later incarnation that reaches that point fails.
@@ -155,7 +155,7 @@ class Questions:
         self._is_over = False
         ranked = [entry for entry in asked if entry.rank is not None]
         self._coming = deque(sorted(ranked, key=_rank_of))
-        """Recorded answers that have not come yet in this incarnation."""
+        """The recorded answers that have not arrived yet in this incarnation, in their order."""
         self._num_come = len(ranked)
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -202,8 +202,9 @@ class Questions:
         return entry.answer
 
     async def _come(self, entry: RecordedQuestion) -> None:
-        """Until it is the turn of its answer: behind all that are recorded, or at its place among
-        them, and not before the program has asked what it had asked then."""
+        """Wait for the turn of the answer to ``entry``: a recorded one arrives at its place, and
+        not before the program has asked as many questions as then; a new one follows all recorded
+        ones."""
         try:
             while not self._may_come(entry):
                 future = asyncio.get_running_loop().create_future()
