@@ -177,6 +177,20 @@ async def test_what_no_node_can_go_on_with_is_lost(stays: str | None) -> None:
     assert why in caught.value.message
 
 
+@pytest.mark.parametrize("answers", [True, False])
+async def test_what_is_found_to_be_lost_while_the_nodes_are_asked_is_lost(answers: bool) -> None:
+    w = World(stays="it holds exports")
+    found = w.locator.find
+
+    async def find(lookups: object, headers: object) -> Any:
+        await w.run()
+        return None if answers else await found(lookups, headers)
+
+    w.locator.find = find
+    with pytest.raises(UnknownHandle, match="it holds exports"):
+        await w.rescue.find(LOOKUPS, [])
+
+
 async def test_what_nobody_has_is_not_waited_for() -> None:
     w = World()
     w.reader.orphans.clear()

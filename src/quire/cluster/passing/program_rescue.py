@@ -107,17 +107,22 @@ class ProgramRescue:
         """
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
+        self.check(lookups)
         while True:
-            self.check(lookups)
             self._locator.forget(lookups)
+            lost: EngineLost | None = None
+            node = None
             try:
                 node = await self._locator.find(lookups, headers)
-            except EngineLost:
-                if loop.time() - begun_s >= self._patience_s(lookups):
-                    raise
-                node = None
-            if node is not None or loop.time() - begun_s >= self._patience_s(lookups):
+            except EngineLost as exc:
+                lost = exc
+            if node is not None:
                 return node
+            self.check(lookups)  # it may have been found to be lost while the nodes were asked
+            if loop.time() - begun_s >= self._patience_s(lookups):
+                if lost is not None:
+                    raise lost
+                return None
             await self._changes()
 
     def outdated(self, lookup: str) -> set[str]:
