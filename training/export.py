@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -93,16 +93,25 @@ def export(
     shutil.copyfile(TEMPLATE, target / "chat_template.jinja")
 
 
-def export_run(folder: Path, target: Path, plan: Plan, *, mean: bool) -> None:
-    """Export the last checkpoint of a run by ``plan``, either the weights or their running mean."""
+def mean_with(weights: Mapping[str, Tensor], directory: Path) -> dict[str, Tensor]:
+    """The mean of ``weights``, as they would be exported, and those of an exported model of their
+    shape."""
+    others = load_file(directory / "model.safetensors")
+    own = {name: weight.to(torch.bfloat16).float() for name, weight in weights.items()}
+    return {name: (one + others[llama_name(name)].float()) / 2 for name, one in own.items()}
+
+
+def export_run(
+    folder: Path, target: Path, plan: Plan, *, mean: bool, other: Path | None = None
+) -> None:
+    """Export the last checkpoint of a run by ``plan``, either the weights or their running mean;
+    with ``other``, the mean of that and of an exported model."""
     tokenizer = load(folder / "tokenizer.json")
     state = torch.load(folder / "checkpoint.pt")
-    export(
-        state["mean" if mean else "model"],
-        ModelShape(tokenizer.get_vocab_size(), **plan.shape),
-        tokenizer,
-        target,
-    )
+    weights = state["mean" if mean else "model"]
+    if other is not None:
+        weights = mean_with(weights, other)
+    export(weights, ModelShape(tokenizer.get_vocab_size(), **plan.shape), tokenizer, target)
 
 
 def main() -> None:
@@ -111,8 +120,13 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=DEFAULT_TARGET)
     parser.add_argument("--plan", type=Path, default=DEFAULT_PLAN, help="the plan of the run")
     parser.add_argument("--mean", action="store_true", help="the running mean of the weights")
+    parser.add_argument(
+        "--mean-with", type=Path, metavar="DIRECTORY", dest="other",
+        help="the mean of the run's weights and those of this exported model",
+    )  # fmt: skip
     options = parser.parse_args()
-    export_run(options.folder, options.target, Plan.read(options.plan), mean=options.mean)
+    plan = Plan.read(options.plan)
+    export_run(options.folder, options.target, plan, mean=options.mean, other=options.other)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from training.corpus.document import Split
 from training.corpus.mixture import SAMPLERS
 from training.decoding import PlainLlama, _Cache
 from training.evaluate import wilson_lower_bound
-from training.export import DEFAULT_TARGET, export
+from training.export import DEFAULT_TARGET, export, mean_with
 from training.model import Model, ModelShape, llama_name, weighted_loss
 from training.optim import Optimizer, Rates, orthogonalize
 from training.scoring import parse_call
@@ -132,6 +132,15 @@ def test_a_run_begins_with_the_weights_of_an_exported_model(tmp_path: Path) -> N
     export(trainer.mean, trainer.model.shape, trainer.tokenizer, tmp_path / "again")
     again, before = (load_file(d / WEIGHTS_FILE) for d in (tmp_path / "again", DEFAULT_TARGET))
     assert all(torch.equal(again[name], before[name]) for name in before)
+
+
+def test_the_mean_with_an_exported_model_is_half_of_each() -> None:
+    before = load_file(DEFAULT_TARGET / WEIGHTS_FILE)
+    names = {"embedding": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
+    weights = {name: 3 * before[there].float() for name, there in names.items()}
+    mean = mean_with(weights, DEFAULT_TARGET)
+    for name, there in names.items():
+        torch.testing.assert_close(mean[name], 2 * before[there].float(), rtol=1e-2, atol=0)
 
 
 def test_a_run_refuses_a_model_of_another_tokenizer(tmp_path: Path) -> None:
