@@ -17,6 +17,15 @@ from quire.cli.signals import ended_like_ctrl_c
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
 
+@pytest.fixture(autouse=True)
+def _not_ignored() -> Iterator[None]:
+    """Under nohup a process ignores SIGHUP from its start, and a command then goes on doing so."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ENDING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def interrupts() -> Iterator[list[int]]:
     """The numbers of the signals that a handler for Ctrl-C has got."""
