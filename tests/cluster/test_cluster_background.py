@@ -91,6 +91,35 @@ async def test_one_that_no_node_takes_now_is_queued(nodes: list[RealNode]) -> No
         await c.find_again(at)
 
 
+@pytest.mark.parametrize("deletes", [True, False])
+async def test_one_that_is_not_wanted_any_more_does_not_begin_again(
+    nodes: list[RealNode], deletes: bool
+) -> None:
+    async with linked(nodes) as c:
+        answer = await created(c.w)
+        at, id = answer.headers["x-quire-node"], answer.json()["id"]
+        (other,) = {node.name for node in nodes} - {at}
+        await c.lose(other)
+        await c.lose(at)
+        path = f"/v1/responses/{id}"
+        if deletes:
+            said = (await c.w.http.delete(path)).json()
+            assert said == {"id": id, "object": "response", "deleted": True}
+        else:
+            said = (await c.w.http.post(f"{path}/cancel")).json()
+            assert (said["id"], said["status"]) == (id, "cancelled")
+            assert (await c.w.http.get(path)).json()["status"] == "cancelled"
+        await c.find_again(other)
+        await c.find_again(at)
+        urls = {node.name: node.peer.url for node in nodes}
+        async with httpx.AsyncClient() as direct:
+            while True:
+                if (await direct.get(f"{urls[at]}{path}")).status_code == 404:
+                    break
+                await asyncio.sleep(0.01)
+            assert (await direct.get(f"{urls[other]}{path}")).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("fields", "resumes", "why"),
     [

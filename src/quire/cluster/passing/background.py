@@ -12,7 +12,7 @@ import asyncio
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -44,8 +44,9 @@ Open = Callable[[Request], Awaitable[OpenedAnswer]]
 class _Begun:
     """A response that a node has begun. ``shown``: the answer that its client has received.
     ``request``: the request with which it can be begun again; None: it cannot, for the reason
-    ``why``. ``node``: the name of its node. ``is_lost``: no node has it now. ``is_beginning``: a
-    node is being asked to begin it again. ``failure``: why it has failed for good."""
+    ``why``. ``node``: the name of its node. ``is_lost``: no node has it now. ``beginning``: a node
+    is being asked to begin it again. ``is_unwanted``: its client has cancelled or deleted it while
+    no node had it. ``failure``: why it has failed for good."""
 
     id: str
     node: str
@@ -54,7 +55,8 @@ class _Begun:
     request: Request | None
     why: str
     is_lost: bool = False
-    is_beginning: bool = False
+    beginning: asyncio.Task[None] | None = None
+    is_unwanted: bool = False
     failure: str | None = None
 
 
@@ -71,17 +73,27 @@ class BackgroundResponses:
         name."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def known(self, request: Request) -> OpenedAnswer | None:
+    async def known(self, request: Request) -> OpenedAnswer | None:
         """Return the answer to a request about a response that no node has now; else None."""
         found = _ONE.fullmatch(request.path)
         begun = None if found is None else self._begun.get(found[1])
-        if begun is None or begun.access != _access_of(request):
+        if found is None or begun is None or begun.access != _access_of(request):
             return None
+        is_end = request.method == "DELETE" or found[2] is not None
+        if is_end and begun.beginning is not None:
+            await asyncio.wait([begun.beginning])  # the node that has begun it is then asked
         if request.method == "DELETE":
-            del self._begun[begun.id]
+            self._begun.pop(begun.id, None)
+            if not begun.is_lost or begun.failure is not None:
+                return None  # a node may have it
+            begun.is_unwanted = True
+            return made({"id": begun.id, "object": "response", "deleted": True})
+        if not begun.is_lost:
             return None
-        if not begun.is_lost and begun.failure is None:
-            return None
+        if is_end and begun.failure is None:
+            begun.is_unwanted = True
+        if begun.is_unwanted:
+            return made({**begun.shown, "status": "cancelled"})
         if begun.failure is None:
             self._begin(begun)
             return made({**begun.shown, "status": "queued"})
@@ -164,9 +176,8 @@ class BackgroundResponses:
         self._begin(begun)
 
     def _begin(self, begun: _Begun) -> None:
-        if not begun.is_beginning:
-            begun.is_beginning = True
-            self._do(self._begin_again(begun))
+        if begun.beginning is None and not begun.is_unwanted:
+            begun.beginning = self._do(self._begin_again(begun))
 
     async def _begin_again(self, begun: _Begun) -> None:
         assert begun.request is not None
@@ -188,12 +199,13 @@ class BackgroundResponses:
         except QuireError as exc:
             self._fail(begun, exc.message)
         finally:
-            begun.is_beginning = False
+            begun.beginning = None
             again.work.end()
 
     async def _end_at(self, node: RoutedNode, begun: _Begun) -> None:
-        """Delete the response at a node that was taken for lost: another node has it now."""
-        if begun.node == node.name:
+        """Delete the response at a node that was taken for lost: another node has it now, or its
+        client does not want it."""
+        if begun.node == node.name and not begun.is_unwanted:
             return  # it has come back
         try:
             target = f"{_PATH}/{begun.id}"
@@ -206,10 +218,11 @@ class BackgroundResponses:
         begun.failure = f"response {begun.id} was lost: {why}"
         logger.warning("%s", begun.failure)
 
-    def _do(self, work: Any) -> None:
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _is_in_background(request: Request) -> bool:

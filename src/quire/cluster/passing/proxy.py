@@ -108,7 +108,7 @@ class Proxy:
         Raises:
             QuireError: none begins.
         """
-        known = self._background.known(request)
+        known = await self._background.known(request)
         if known is not None:
             return known
         return await self._background.noted(request, await self._placed(request))
