@@ -105,6 +105,8 @@ async def test_one_that_is_not_wanted_any_more_does_not_begin_again(
         if deletes:
             said = (await c.w.http.delete(path)).json()
             assert said == {"id": id, "object": "response", "deleted": True}
+            assert c.w.router.background._num_bytes == 0
+            assert [one.request for one in c.w.router.background._left[at]] == [None]
         else:
             said = (await c.w.http.post(f"{path}/cancel")).json()
             assert (said["id"], said["status"]) == (id, "cancelled")
@@ -160,5 +162,7 @@ async def test_nothing_is_kept_of_what_its_client_has_seen_to_the_end(
     async with linked(nodes) as c:
         id = (await created(c.w)).json()["id"]
         assert list(c.w.router.background._begun) == [id]
+        assert c.w.router.background._num_bytes > 0
         await ended(c.w, id)
         assert not c.w.router.background._begun
+        assert c.w.router.background._num_bytes == 0

@@ -140,3 +140,25 @@ async def test_what_the_program_waits_for_no_more_holds_up_nothing() -> None:
     async with asyncio.timeout(60):
         assert await waiting[0] == "one"
         assert await questions.ask(("c",), Counter()) == "three"
+
+
+async def test_answers_that_wait_side_by_side_are_not_looked_at_again_for_each_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num, looks, may_come = 200, 0, Questions._may_come
+
+    def counted(questions: Questions, entry: RecordedQuestion) -> bool:
+        nonlocal looks
+        looks += 1
+        return may_come(questions, entry)
+
+    monkeypatch.setattr(Questions, "_may_come", counted)
+    asked = [
+        RecordedQuestion((place,), place, answered=True, rank=num - place, num_asked=num)
+        for place in range(num)
+    ]
+    questions, counter = Questions(asked, "service"), Counter()
+    async with asyncio.timeout(60):
+        found = await asyncio.gather(*(questions.ask((place,), counter) for place in range(num)))
+    assert found == list(range(num))
+    assert looks < 8 * num

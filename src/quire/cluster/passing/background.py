@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -68,7 +68,9 @@ class BackgroundResponses:
         self._open = open
         self._cluster_key = cluster_key
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        self._left: dict[str, list[_Begun]] = {}
+        self._num_bytes = 0
+        """Bytes of the requests that are kept."""
+        self._left: dict[str, deque[_Begun]] = {}
         """The responses that went on elsewhere and that a node may still have, by the node's
         name."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +85,7 @@ class BackgroundResponses:
         if is_end and begun.beginning is not None:
             await asyncio.wait([begun.beginning])  # the node that has begun it is then asked
         if request.method == "DELETE":
-            self._begun.pop(begun.id, None)
+            self._forget(begun.id)
             if not begun.is_lost or begun.failure is not None:
                 return None  # a node may have it
             begun.is_unwanted = True
@@ -144,18 +146,22 @@ class BackgroundResponses:
         if not isinstance(id, str):
             return
         why = _why_not(request, streams=streams, has_key=self._cluster_key is not None)
-        if why is None and self._num_bytes() + len(request.body) > _MAX_BYTES:
+        if why is None and self._num_bytes + len(request.body) > _MAX_BYTES:
             why = f"the router keeps {_MAX_BYTES >> 20} MiB of such requests"
         kept = request if why is None else None
         self._begun[id] = _Begun(
             id, opened.answer.engine, _access_of(request), shown, kept, why or ""
         )
+        self._num_bytes += 0 if kept is None else len(kept.body)
         if len(self._begun) > _MAX_KEPT:
-            self._begun.popitem(last=False)
+            self._forget(next(iter(self._begun)))
 
-    def _num_bytes(self) -> int:
-        requests = (begun.request for begun in self._begun.values())
-        return sum(len(one.body) for one in requests if one is not None)
+    def _forget(self, id: str) -> None:
+        """Keep nothing of the response but what ends it at a node that it has left."""
+        begun = self._begun.pop(id, None)
+        if begun is not None and begun.request is not None:
+            self._num_bytes -= len(begun.request.body)
+            begun.request = None
 
     def _note_status(self, id: str, answer: bytes) -> None:
         try:
@@ -163,7 +169,7 @@ class BackgroundResponses:
         except msgspec.MsgspecError:
             return
         if status not in _RUNNING:
-            del self._begun[id]  # its client knows the end
+            self._forget(id)  # its client knows the end
 
     def _lose(self, begun: _Begun, node: RoutedNode) -> None:
         begun.is_lost = True
@@ -172,19 +178,18 @@ class BackgroundResponses:
             self._fail(begun, f"{lost}, and no other one can begin it again: {begun.why}")
             return
         logger.warning("response %s in the background begins again: %s", begun.id, lost)
-        self._left.setdefault(node.name, []).append(begun)
+        self._note_left(node, begun)
         self._begin(begun)
 
     def _begin(self, begun: _Begun) -> None:
-        if begun.beginning is None and not begun.is_unwanted:
-            begun.beginning = self._do(self._begin_again(begun))
+        if begun.request is not None and begun.beginning is None and not begun.is_unwanted:
+            begun.beginning = self._do(self._begin_again(begun, begun.request))
 
-    async def _begin_again(self, begun: _Begun) -> None:
-        assert begun.request is not None
+    async def _begin_again(self, begun: _Begun, request: Request) -> None:
         assert self._cluster_key is not None
         created = int(begun.shown.get("created_at", 0))
         key = begun.id.removeprefix("resp_")
-        again = begun_again(begun.request, self._cluster_key, key, created)
+        again = begun_again(request, self._cluster_key, key, created)
         try:
             opened = await self._open(again)
             status = opened.answer.head.status
@@ -212,7 +217,10 @@ class BackgroundResponses:
             with await node.ask("DELETE", target, begun.access) as exchange:
                 await exchange.head()
         except EngineLost:
-            self._left.setdefault(node.name, []).append(begun)
+            self._note_left(node, begun)
+
+    def _note_left(self, node: RoutedNode, begun: _Begun) -> None:
+        self._left.setdefault(node.name, deque(maxlen=_MAX_KEPT)).append(begun)
 
     def _fail(self, begun: _Begun, why: str) -> None:
         begun.failure = f"response {begun.id} was lost: {why}"

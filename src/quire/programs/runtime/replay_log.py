@@ -157,7 +157,8 @@ class Questions:
         self._coming = deque(sorted(ranked, key=_rank_of))
         """The recorded answers that have not arrived yet in this incarnation, in their order."""
         self._num_come = len(ranked)
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        """Of the questions whose answers wait for their turn, by the record's identity."""
 
     def end(self) -> None:
         """End the incarnation because another one follows: its questions while it cleans up are
@@ -208,7 +209,7 @@ class Questions:
         try:
             while not self._may_come(entry):
                 future = asyncio.get_running_loop().create_future()
-                self._waiting.append(future)
+                self._waiting[id(entry)] = future
                 await future
         except asyncio.CancelledError:
             if entry in self._coming:  # it is waited for no more
@@ -228,9 +229,13 @@ class Questions:
         return self._coming[0] is entry and self._next >= entry.num_asked
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
+        """Have the answer that is next come if it may; behind the last recorded one, all."""
+        ready = list(self._waiting)
+        if self._coming:
+            ready = [id(self._coming[0])] if self._may_come(self._coming[0]) else []
+        for one in ready:
+            future = self._waiting.pop(one, None)
+            if future is not None and not future.done():
                 future.set_result(None)
 
     def _place(self, what: tuple[Any, ...]) -> RecordedQuestion | None:
