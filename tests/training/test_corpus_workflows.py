@@ -11,7 +11,7 @@ from quire.node.documents.reading_worker import pdf_text
 from quire.programs.workflow.applications.parts import SYNTHESIS
 from quire.programs.workflow.chunker import chunks as chunks_of_a_query
 from quire.programs.workflow.chunker import with_surroundings
-from training.corpus import pages, workflows
+from training.corpus import facts, pages, workflows
 from training.corpus.document import Document, Split
 from training.corpus.facts import UNKNOWN
 
@@ -134,12 +134,20 @@ def test_a_refined_answer_is_the_contexts_or_the_one_so_far() -> None:
         assert (document.kind == "found") <= (answer != UNKNOWN)
 
 
-def test_combined_answers_are_the_most_frequent() -> None:
+def test_combined_answers_are_the_most_frequent_or_the_first_that_can_be_right() -> None:
+    misread = 0
     for document in documents(workflows.sample_combine):
         given = re.findall(r"^\d+\. (.*)$", asked(document), re.M)
         known = [one for one in given if one != UNKNOWN]
         best = max(known, key=known.count) if known else UNKNOWN
-        assert document.answer == f"Answer: {best}"
+        if document.answer != f"Answer: {best}":
+            misread += 1
+            assert best == known[0]
+            assert document.answer == f"Answer: {known[1]}"
+            if "city" in asked(document):
+                assert best not in facts.CITIES
+                assert known[1] in facts.CITIES
+    assert misread
 
 
 def test_a_situated_chunk_names_whom_it_tells_about() -> None:

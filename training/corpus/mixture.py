@@ -46,6 +46,9 @@ SAMPLERS: Mapping[str, Sampler] = {
     "sessions": sessions.sample,
     "leaves": workflows.sample_leaf,
     "pages": workflows.sample_pages,
+    "verdicts": workflows.sample_judge,
+    "refined": workflows.sample_refine,
+    "combined": workflows.sample_combine,
     "workflows": workflows.sample,
 }
 

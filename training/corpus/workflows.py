@@ -34,6 +34,9 @@ CLASSIFY = "Classify as math, search or chat"
 NEEDS_SEARCH = "Is a search needed? Answer yes or no."
 _FORMS = ("What is the {a} of {n}?", "What is the {a} of {n}?", "What is {n}'s {a}?")
 _SEPARATORS = (" ", " ", "\n")
+_COMBINED = ("one", "one", "same", "majority", "conflict", "conflict", "misread", "none")
+_RECOGNISED = ("city", "color", "pet", "fruit", "job", "country", "language", "birthday", "time")
+"""Attributes whose values no other attribute has."""
 
 
 def _question(rng: Random, fact: Fact) -> str:
@@ -186,15 +189,19 @@ def _value(rng: Random, split: Split) -> str:
 
 
 def sample_combine(rng: Random, split: Split) -> Document:
-    """The answers of a tree's leaves: mostly unknown, now and then several values."""
+    """The answers of a tree's leaves, in the order in which the search ranked their texts: mostly
+    unknown, now and then several values. The most frequent value counts, of equally frequent ones
+    the first that can be a value of the attribute."""
     exchanges = list[Exchange]()
     for _ in range(1 if split is Split.HELD_OUT else 4):
         name, attribute = person(rng, split), rng.choice(list(facts.ATTRIBUTES))
         draw = facts.ATTRIBUTES[attribute]
         value, count = draw(rng, split), rng.choice([2, 3, 3, 3, 4, 5])
-        parts, kind = [UNKNOWN] * count, rng.choice(["one", "one", "same", "majority", "none"])
-        answer = UNKNOWN if kind == "none" else value
-        if kind == "one":
+        parts, answer = [UNKNOWN] * count, value
+        kind = rng.choice(_COMBINED)
+        if kind == "none":
+            answer = UNKNOWN
+        elif kind == "one":
             parts[rng.randrange(count)] = value
         elif kind == "same":
             for place in rng.sample(range(count), rng.randint(2, count)):
@@ -204,7 +211,17 @@ def sample_combine(rng: Random, split: Split) -> Document:
             for place in places:
                 parts[place] = value
             if len(places) > 2:
-                parts[places[0]] = draw(rng, split)
+                parts[places[0]] = _other_value(rng, split, attribute)
+        else:
+            places = sorted(rng.sample(range(count), rng.choice([2, 2, min(3, count)])))
+            if kind == "misread" and attribute in _RECOGNISED:
+                misread = rng.choice([one for one in _RECOGNISED if one != attribute])
+                parts[places.pop(0)] = facts.ATTRIBUTES[misread](rng, split)
+            parts[places[0]] = value
+            for place in places[1:]:
+                parts[place] = _other_value(rng, split, attribute)
+                if parts.count(parts[place]) > 1:
+                    parts[place] = UNKNOWN
         question = _question(rng, (name, attribute, ""))
         answers = f"Combine these answers:\n{numbered(parts)}"
         request = rng.choice(
@@ -212,6 +229,11 @@ def sample_combine(rng: Random, split: Split) -> Document:
         )
         exchanges.append((request, f"Answer: {answer}"))
     return conversation("combine", "combine", exchanges)
+
+
+def _other_value(rng: Random, split: Split, attribute: str) -> str:
+    """A value that a leaf may read by mistake: mostly of the same attribute."""
+    return facts.ATTRIBUTES[attribute](rng, split) if rng.random() < 0.75 else _value(rng, split)
 
 
 def sample_situate(rng: Random, split: Split) -> Document:
