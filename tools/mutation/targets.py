@@ -271,6 +271,16 @@ GROUPS = (
         own_sample=40,
     ),
     Group(
+        "services",
+        ("programs/services/*.py",),
+        (
+            "programs/services/test_*.py",
+            "programs/api/test_api_http_stream.py",
+            "programs/api/test_api_mcp.py",
+        ),
+        own_sample=32,
+    ),
+    Group(
         "client",
         ("client/*.py",),
         (
