@@ -93,6 +93,7 @@ GROUPS = (
             "server/security.py",
             "server/strict_json.py",
             "server/upload.py",
+            "server/write_limit.py",
         ),
         (
             "server/test_server_connections.py",

@@ -260,6 +260,7 @@ class TestWorkQueues:
         await settled()
         assert waiting.cancelled()
         assert await queues.pull(TENANT, "work") == "one"
+        assert not queues._tenants, "nothing is kept for nobody"
 
     async def test_messages_expire_by_the_nodes_clock(self) -> None:
         clock = VirtualClock()
