@@ -16,6 +16,9 @@ OF_SERVERS = {
     "numpy", "zmq", "fastapi", "starlette", "uvicorn", "jinja2", "tokenizers", "openai",
     "llguidance", "quire.node", "quire.server", "quire.engine", "quire.control",
 }  # fmt: skip
+OF_NODES = {
+    "numpy", "jinja2", "tokenizers", "quire.programs", "quire.control", "quire.engine",
+}  # fmt: skip
 OF_ENGINES = {"torch", "transformers", "safetensors"}
 LIGHT = ("ps", "top", "attach", "logs", "kill", "push", "new")
 """Those that ask a running node or write a file."""
@@ -57,6 +60,13 @@ def test_commands_that_ask_a_running_node_import_no_server() -> None:
     found = imported(*([command, "--help"] for command in LIGHT))
     assert "quire.cli.processes" in found
     assert not found & (OF_SERVERS | OF_ENGINES)
+
+
+def test_a_router_imports_nothing_of_a_node() -> None:
+    """Its import is a third of what it was with them: a router and its processes start sooner."""
+    found = imported(["router", "--help"])
+    assert "quire.cluster.service" in found
+    assert not found & OF_NODES
 
 
 def test_no_help_imports_what_runs_models() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from cli_invoke import invoke
 
-from quire.cli.models import default_name, summarise
+from quire.cli.configuration import default_name
+from quire.cli.models import summarise
 from quire.core.errors import UnsupportedModel
 
 SIZES = {

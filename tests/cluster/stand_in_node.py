@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from http_peer import Asked, Cut, HttpPeer, Said, refused, said
 
-from quire.server.going_on import COMMENT, TELLS_HEADER, PartialAnswer, ToldChunk
+from quire.server.told_tokens import COMMENT, TELLS_HEADER, PartialAnswer, ToldChunk
 from quire.server.told_whole import WHOLE, WholeHead
 
 MODEL = "stand-in"

@@ -15,7 +15,8 @@ from quire.control.memory.content import Content
 from quire.control.memory.index_journal import IndexJournal
 from quire.control.memory.prefix_index import PrefixIndex
 from quire.core.ids import EngineId, ModelId, TenantId
-from quire.server.microserving.live_index import SHORT_KEY_BYTES, IndexEvent, index_events
+from quire.server.microserving.index_event import IndexEvent
+from quire.server.microserving.live_index import SHORT_KEY_BYTES, index_events
 
 NODES = "one", "two"
 PAGES = range(6)

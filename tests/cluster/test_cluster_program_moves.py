@@ -19,6 +19,7 @@ from quire.cluster.passing.program_moves import ProgramMoves
 from quire.core.errors import CapacityError, QuotaExceeded
 from quire.programs.library import LIBRARY
 from quire.programs.sdk import Context, inferlet, temperature
+from quire.server.attachments import HAS_MOVED
 from quire.server.routes import attach
 
 NUM_TURNS = 4
@@ -178,7 +179,7 @@ async def test_what_the_old_node_was_still_sent_goes_to_the_new_one(
 
     async def hears_more_before_it_closes(connection: Any, reader: Any) -> int:
         code = await send_messages(connection, reader)
-        if code == attach.HAS_MOVED:
+        if code == HAS_MOVED:
             assert await asyncio.to_thread(arrived.wait, 10.0)
         return code
 

@@ -17,7 +17,8 @@ from quire.cluster.passing.resuming import resumable
 from quire.cluster.passing.retelling import RetoldAnswer, retold
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
-from quire.server.going_on import (
+from quire.server.strict_json import MAX_GENERATED_BYTES
+from quire.server.told_tokens import (
     COMMENT,
     MAX_TOKENS,
     TELLS_HEADER,
@@ -25,7 +26,6 @@ from quire.server.going_on import (
     ToldChunk,
     ToldTokens,
 )
-from quire.server.strict_json import MAX_GENERATED_BYTES
 
 
 class Pieces:

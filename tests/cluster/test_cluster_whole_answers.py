@@ -17,7 +17,7 @@ from quire.cluster.passing.whole_answers import WholeAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
-from quire.server.going_on import COMMENT, ToldChunk
+from quire.server.told_tokens import COMMENT, ToldChunk
 from quire.server.told_whole import WHOLE, WholeHead
 
 NUM_TOKENS = 12

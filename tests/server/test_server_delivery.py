@@ -12,11 +12,12 @@ import pytest
 
 from quire.core.errors import EngineLost, QuireError
 from quire.programs.builtin import ChoiceChunk
-from quire.server.delivery import GenerationResponse, SlowReader, WriteLimit
+from quire.server.delivery import GenerationResponse
 from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
 from quire.server.going_on import ResumableAnswer
 from quire.server.told_whole import WHOLE, WholeHead
+from quire.server.write_limit import SlowReader, WriteLimit
 
 LOST = EngineLost("the engine is gone: retry")
 

@@ -12,9 +12,9 @@ from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig
 from quire.core.decoding import TokenLogprobs
-from quire.server.going_on import COMMENT, TELLS_HEADER, ToldChunk, ToldTokens
 from quire.server.strict_json import GENERATED_HEADER, MAX_GENERATED_BYTES
 from quire.server.told_logprobs import MAX_LOGPROBS_BYTES, packed_logprobs
+from quire.server.told_tokens import COMMENT, TELLS_HEADER, ToldChunk, ToldTokens
 from quire.server.told_whole import WHOLE, WholeHead
 
 KEY = "0123456789abcdef"

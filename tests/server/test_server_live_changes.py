@@ -15,7 +15,8 @@ from quire.control import ProcessRow
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import ProgramId, TenantId
 from quire.node import NodeChanges, NodeHealth, ProcessRecord
-from quire.server.live_changes import HEARTBEAT, HEARTBEAT_S, INTERVAL_S, LiveChanges
+from quire.server.event_stream import HEARTBEAT, HEARTBEAT_S
+from quire.server.live_changes import INTERVAL_S, LiveChanges
 
 TENANT, OTHER = TenantId("a"), TenantId("b")
 STARTED = 1000

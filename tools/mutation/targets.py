@@ -93,6 +93,7 @@ GROUPS = (
             "server/security.py",
             "server/strict_json.py",
             "server/upload.py",
+            "server/write_limit.py",
         ),
         (
             "server/test_server_connections.py",
@@ -269,6 +270,16 @@ GROUPS = (
             "programs/vectors/test_*.py",
         ),
         own_sample=40,
+    ),
+    Group(
+        "services",
+        ("programs/services/*.py",),
+        (
+            "programs/services/test_*.py",
+            "programs/api/test_api_http_stream.py",
+            "programs/api/test_api_mcp.py",
+        ),
+        own_sample=32,
     ),
     Group(
         "client",

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from quire.cli.models import default_name
 from quire.core.config import (
     TOKEN_CACHE_BYTES,
     AdapterConfig,
@@ -27,8 +26,8 @@ from quire.core.config import (
 from quire.core.errors import ConfigError
 from quire.core.ids import ModelId, TenantId
 from quire.core.quotas import Quotas
-from quire.node import SHIPPED_MODEL
-from quire.node.search.engines import SERVERS
+from quire.node.search.addresses import SERVERS
+from quire.node.shipped import SHIPPED_MODEL
 
 DEFAULT_TENANT = TenantId("default")
 
@@ -152,6 +151,12 @@ def encoder_configs(
         )
         for config in configs
     )
+
+
+def default_name(source: str) -> ModelId:
+    """Return the default name of a model: that of its directory, or the hub id as typed."""
+    path = Path(source).expanduser()
+    return ModelId(path.resolve().name if path.is_dir() else source)
 
 
 def _counts(option: str, kind: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, int]:

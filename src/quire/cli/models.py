@@ -14,7 +14,6 @@ import typer
 from quire.cli.client import NodeClient
 from quire.cli.console import output, table
 from quire.cli.options import ApiKey, OptionalUrl
-from quire.core.ids import ModelId
 from quire.core.sizes import format_size
 from quire.engine.model_directory import ModelDirectory
 from quire.node import SHIPPED_MODEL, SHIPPED_READER, resolve_source
@@ -108,12 +107,6 @@ def _list_served(url: str, api_key: str | None) -> None:
         for model in node.models():
             listed.add_row(model["id"], model["owned_by"], _figure(model.get("max_model_len")))
     output().print(listed)
-
-
-def default_name(source: str) -> ModelId:
-    """Return the default name of a model: that of its directory, or the hub id as typed."""
-    path = Path(source).expanduser()
-    return ModelId(path.resolve().name if path.is_dir() else source)
 
 
 def summarise(directory: Path, *, is_known: bool = False) -> ModelSummary:

@@ -21,11 +21,8 @@ from quire.core.interfaces import ServedModel, Tokenizer
 from quire.core.traits import NODE_TRAITS
 from quire.engine.model_card import read_model_card
 from quire.engine.tokenizer import load_tokenizer
+from quire.node.shipped import SHIPPED_MODEL, SHIPPED_READER
 
-SHIPPED_MODEL = "quire-mini"
-"""The model inside the package that is served when no model is named."""
-SHIPPED_READER = "quire-reader"
-"""Its further trained sibling, which answers from longer contexts: the default of workflows."""
 _SHIPPED = (SHIPPED_MODEL, SHIPPED_READER)
 
 

@@ -16,12 +16,12 @@ from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.service import EncoderService
 from quire.node.session_handle import SessionHandle
 from quire.server.context import caller_of, context_of, request_id_of
-from quire.server.delivery import disconnected
 from quire.server.errors import HttpError
 from quire.server.identity import CallIdentity, identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
 from quire.server.schemas.generation import IdentityFields
+from quire.server.write_limit import disconnected
 
 
 async def rows_of(

@@ -13,8 +13,14 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.server.delivery import SlowReader, WriteLimit, disconnected
 from quire.server.events import EVENT_HEADERS
+from quire.server.write_limit import SlowReader, WriteLimit, disconnected
+
+HEARTBEAT = b": nothing has changed\n\n"
+"""A comment, by which a reader knows that the server lives."""
+
+HEARTBEAT_S = 10.0
+"""After this time without a change of programs it is sent to their readers."""
 
 
 class EventStream(Response, ABC):

@@ -16,21 +16,15 @@ from dataclasses import dataclass
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import TenantId
 from quire.node import NodeChanges
-from quire.server.event_stream import EventStream
+from quire.server.event_stream import HEARTBEAT, HEARTBEAT_S, EventStream
 from quire.server.events import DATA_EVENTS, data_event
 from quire.server.process_rows import changes_body
 
 INTERVAL_S = 0.5
 """Time between two looks of a reader."""
 
-HEARTBEAT_S = 10.0
-"""After this time without an event a comment is sent, by which the reader knows that the node
-lives."""
-
 MAX_READERS = 32
 """The most readers of one tenant."""
-
-HEARTBEAT = b": nothing has changed\n\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from quire.server.context import ServerContext, caller_of, context_of, request_i
 from quire.server.delivery import Formatter, GenerationResponse
 from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.generation import GenerationStream
-from quire.server.going_on import TELLS_HEADER, ResumableAnswer, telling_of
+from quire.server.going_on import ResumableAnswer, telling_of
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
 from quire.server.sampling import sampler_of
 from quire.server.schemas.generation import GenerationFields
 from quire.server.strict_json import GENERATED_HEADER
+from quire.server.told_tokens import TELLS_HEADER
 
 MAX_CHOICES_IN_ALL = 1024
 """The most choices of all prompts of one request together."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -18,11 +17,11 @@ from collections.abc import Callable
 from functools import partial
 
 from quire.core.config import EngineConfig, NodeConfig, ServerConfig
-from quire.core.errors import ConfigError
 from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 from quire.programs.workflow.applications import Applications
+from quire.server.binding import bind
 from quire.server.capacity import capacity_line
 from quire.server.data_directory import check_data_directory, sole_server
 from quire.server.open_files import allow_connections
@@ -31,14 +30,6 @@ from quire.server.stop_request import StopRequest, url_of
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_BACKLOG = 1024
-
-_REMEDIES = {
-    errno.EADDRINUSE: "choose another --port or stop what uses it",
-    errno.EADDRNOTAVAIL: "give --host an address of this machine, or 0.0.0.0 for all it has",
-    errno.EACCES: "choose a --port of 1024 or above, or give this process the right to lower ones",
-}
-
 TransportFactory = Callable[[EngineConfig], EngineTransport]
 Progress = Callable[[str, float], None]
 
@@ -131,33 +122,6 @@ class Service:
             # end the calls first: their clients receive the reason before the listener closes
             await self._node.stop()
         await draining
-
-
-def bind(server: ServerConfig) -> socket.socket:
-    """Return a listening socket for the configured address; port 0 picks a free one, and ``::``
-    accepts IPv4 too.
-
-    Raises:
-        ConfigError: the address cannot be bound.
-    """
-    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
-    try:
-        sock = socket.create_server(
-            (server.host, server.port),
-            family=family,
-            backlog=_BACKLOG,
-            dualstack_ipv6=server.host == "::" and socket.has_dualstack_ipv6(),
-        )
-    except OSError as exc:
-        remedy = _REMEDIES.get(exc.errno or 0, "choose another --host or --port")
-        raise ConfigError(
-            f"cannot listen on {server.host}:{server.port}: {exc.strerror or exc}; {remedy}"
-        ) from exc
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # accepted connections inherit it: one whose client reads nothing is dropped with its buffer
-        limit_ms = int(2000 * server.write_timeout_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
-    return sock
 
 
 def make_node(

@@ -7,8 +7,8 @@ import asyncio
 from fastapi import Request
 
 from quire.node import ProgramHandle
-from quire.server.delivery import disconnected
 from quire.server.errors import HttpError
+from quire.server.write_limit import disconnected
 
 
 async def wait_ended(request: Request, handle: ProgramHandle) -> None:

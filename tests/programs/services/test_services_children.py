@@ -28,6 +28,7 @@ from quire.programs.services.children import (
     MAX_KEPT_BYTES,
     MAX_UNREAD,
     ChildService,
+    ChildState,
     Family,
 )
 from quire.programs.services.operations import Identity
@@ -365,7 +366,7 @@ class OneMessage:
     def when_ended(self, callback: Any) -> None: ...
 
 
-async def service_with_child(on_node: Any) -> ChildService:
+async def service_with_child(on_node: Any, state: ChildState | None = None) -> ChildService:
     async def spawn(wanted: Any) -> Any:
         return OneMessage()
 
@@ -374,10 +375,27 @@ async def service_with_child(on_node: Any) -> ChildService:
 
     identity = Identity(ProgramId(1), TenantId("t"), "parent")
     loop = asyncio.get_running_loop()
-    service = ChildService(identity, Family(None), 0, spawn, at_once, loop.call_soon)
+    service = ChildService(identity, Family(None), 0, spawn, at_once, loop.call_soon, state=state)
     await service.launch("says", None, [], {}, 1)
     service._on_node = on_node
     return service
+
+
+async def test_what_a_restarted_program_had_launched_is_still_its_child() -> None:
+    async def at_once(work: Any) -> Any:
+        return await work
+
+    async def spawn(wanted: Any) -> Any:
+        raise AssertionError("nothing is launched again")
+
+    state = ChildState()
+    before = await service_with_child(at_once, state)
+    await before.put_back("prog-1", "put back")
+    loop = asyncio.get_running_loop()
+    after = ChildService(
+        before.identity, Family(None), 0, spawn, at_once, loop.call_soon, state=state
+    )
+    assert [await after.receive("prog-1") for _ in range(2)] == ["put back", "hello"]
 
 
 class EndedChild:

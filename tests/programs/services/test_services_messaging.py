@@ -144,6 +144,11 @@ class TestTopics:
         with pytest.raises(QuotaExceeded, match="5 bytes wait for readers"):
             topics.broadcast(TENANT, "news", "1234")
         assert topics.broadcast(TENANT, "nobody", "1234") == 0
+        full = TenantId("full")
+        topics.subscribe(full, "news", buffer=2)
+        for text in ("12345", "123"):
+            assert topics.broadcast(full, "news", text) == 1
+        assert topics.num_bytes(full) == 8, "as many as are allowed"
         topics.broadcast(TenantId("other"), "news", "1234")
         await quick.take()
         with pytest.raises(QuotaExceeded):
@@ -255,6 +260,7 @@ class TestWorkQueues:
         await settled()
         assert waiting.cancelled()
         assert await queues.pull(TENANT, "work") == "one"
+        assert not queues._tenants, "nothing is kept for nobody"
 
     async def test_messages_expire_by_the_nodes_clock(self) -> None:
         clock = VirtualClock()

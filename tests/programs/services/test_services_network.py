@@ -288,6 +288,14 @@ async def test_a_charset_that_is_none_harms_nobody(charset: str) -> None:
     assert await replies.request("GET", "http://host/") == "Ã¤"
 
 
+async def test_a_whole_answer_may_have_8_mib() -> None:
+    whole = network(lambda _: httpx.Response(200, content=bytes(8 << 20)))
+    assert len(await whole.request("GET", "http://host/")) == 8 << 20
+    more = network(lambda _: httpx.Response(200, content=bytes((8 << 20) + 1)))
+    with pytest.raises(InvalidArgument, match="larger than 8388608 bytes"):
+        await more.request("GET", "http://host/")
+
+
 async def test_limits_and_failures() -> None:
     large = network(lambda _: httpx.Response(200, text="x" * 100), NetworkPolicy(max_body_bytes=99))
     with pytest.raises(InvalidArgument, match="larger than 99 bytes"):

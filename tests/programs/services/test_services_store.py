@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from quire.core.errors import (
     ConfigError,
     Forbidden,
     InvalidArgument,
+    ProgramTerminated,
     QuotaExceeded,
 )
 from quire.core.ids import ProgramId, TenantId
@@ -127,6 +129,9 @@ class TestStore:
         for ttl_s in (0, -1, float("inf"), float("nan")):
             with pytest.raises(InvalidArgument, match="time to live"):
                 await api.store_put("key", 1, ttl_s=ttl_s)
+        for name in ("", "a\nb", "s" * 513):
+            with pytest.raises(InvalidArgument, match="store"):
+                await api.store_list(store=name)
         with pytest.raises(InvalidArgument, match="a blob is bytes"):
             await api.blob_put("key", "text")  # type: ignore[arg-type]
 
@@ -184,6 +189,19 @@ class TestTable:
         clock.advance(1)
         assert await second.run(lambda table, now_s: table.get(place, now_s)) is None
         second.close()
+
+    async def test_a_closed_store_is_one_file_that_nobody_writes(self, tmp_path: Path) -> None:
+        """The log beside it goes into the database when the last connection to it is closed."""
+        store = Store(tmp_path)
+        await store.run(lambda table, now_s: table.put(self.place("key"), b"kept", None, now_s))
+        log = tmp_path / f"{FILE_NAME}-wal"
+        assert log.exists()
+        store.close()
+        assert not log.exists()
+        assert not [one for one in threading.enumerate() if one.name.startswith("quire-store")]
+        store.close()
+        with pytest.raises(ProgramTerminated, match="store is closed"):
+            await store.run(lambda table, now_s: table.get(self.place("key"), now_s))
 
     def test_what_is_no_store_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / FILE_NAME).write_bytes(b"no database at all, but long enough to be looked at")

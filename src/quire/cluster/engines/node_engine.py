@@ -42,7 +42,7 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.exchange import CLUSTER_KEY_HEADER
-from quire.server.microserving.received import RECEIVED_HEADER
+from quire.server.microserving.headers import RECEIVED_HEADER
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import msgspec
 from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageChange, PageTree, unpacked
 from quire.core.errors import EngineLost
-from quire.server.microserving.live_index import IndexEvent
+from quire.server.microserving.index_event import IndexEvent
 
 logger = logging.getLogger(__name__)
 

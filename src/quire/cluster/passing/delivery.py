@@ -17,12 +17,12 @@ from starlette.types import Send
 from quire.cluster.passing.opened import OpenedAnswer
 from quire.core.errors import EngineLost
 from quire.server.anthropic.errors import error_events
-from quire.server.delivery import WriteLimit
 from quire.server.errors import body_of
 from quire.server.events import DATA_EVENTS, named_event
-from quire.server.going_on import TELLS_HEADER
 from quire.server.microserving.channel_frames import CHANNEL_HEADER
 from quire.server.piece_writer import PieceWriter
+from quire.server.told_tokens import TELLS_HEADER
+from quire.server.write_limit import WriteLimit
 
 logger = logging.getLogger(__name__)
 

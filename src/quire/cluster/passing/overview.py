@@ -25,9 +25,8 @@ from quire.cluster.requests.places import NODE_HEADER
 from quire.cluster.requests.request import RawHeaders
 from quire.core.errors import CapacityError, EngineLost, QuireError, QuotaExceeded
 from quire.server.errors import HttpError
-from quire.server.event_stream import EventStream
+from quire.server.event_stream import HEARTBEAT, HEARTBEAT_S, EventStream
 from quire.server.events import DATA_EVENTS, data_event
-from quire.server.live_changes import HEARTBEAT, HEARTBEAT_S
 from quire.server.page import PAGE_PATH, is_of_page, read_page_files
 
 _LIVE = "/v1/programs/changes"

@@ -28,9 +28,9 @@ from quire.cluster.requests.reading import read_request
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import QuireError
-from quire.server.delivery import SlowReader, WriteLimit, disconnected
 from quire.server.errors import HttpError
 from quire.server.piece_writer import STATE_KEY
+from quire.server.write_limit import SlowReader, WriteLimit, disconnected
 
 logger = logging.getLogger(__name__)
 

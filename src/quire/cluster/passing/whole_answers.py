@@ -19,7 +19,7 @@ from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
 from quire.server.events import EVENT_HEADERS
-from quire.server.going_on import COMMENT, ToldChunk
+from quire.server.told_tokens import COMMENT, ToldChunk
 from quire.server.told_whole import WHOLE, WholeHead
 
 _OF_EVENTS = frozenset(name.encode() for name in (*EVENT_HEADERS, "content-type"))

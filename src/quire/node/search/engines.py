@@ -8,13 +8,12 @@ from pathlib import Path
 from quire.core.config import NodeConfig
 from quire.core.errors import TraitMissing
 from quire.core.ids import TenantId
+from quire.node.search.addresses import SERVERS
 from quire.node.search.folder import FolderSearch
 from quire.node.search.searxng import SearxngSearch
 from quire.node.turns import RequestTurns
 from quire.programs.search import SearchEngine
 from quire.programs.services.documents import ReadFile
-
-SERVERS = ("http://", "https://")
 
 
 class SearchEngines:

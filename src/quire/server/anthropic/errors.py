@@ -12,7 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError
-from quire.server.anthropic.format import event
+from quire.server.anthropic.events import event
 from quire.server.errors import body_of, status_of
 from quire.server.schemas.anthropic import (
     AnthropicError,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from pydantic_core import from_json
 
 from quire.core.errors import ProgramCancelled
@@ -23,8 +22,8 @@ from quire.programs.chat import (
     TextPiece,
     whole_answer,
 )
+from quire.server.anthropic.events import event
 from quire.server.chat.parsing import ChoiceParser, Reading
-from quire.server.events import named_event
 from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
 from quire.server.schemas.anthropic import (
@@ -38,12 +37,6 @@ from quire.server.schemas.anthropic import (
     StopReason,
 )
 from quire.server.text_event import TextEvent
-
-_encode = msgspec.json.Encoder().encode
-
-
-def event(kind: str, **fields: Any) -> bytes:
-    return named_event(kind, _encode({"type": kind, **fields}))
 
 
 class MessageFormatter:

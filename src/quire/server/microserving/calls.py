@@ -17,12 +17,12 @@ from quire.core.interfaces import ServedModel
 from quire.node import SessionHandle
 from quire.node.calls import BuiltIn, SessionCall
 from quire.server.context import caller_of, context_of, request_id_of
-from quire.server.delivery import disconnected
 from quire.server.errors import HttpError
 from quire.server.identity import CallIdentity, identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
 from quire.server.schemas.generation import IdentityFields
+from quire.server.write_limit import disconnected
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -16,8 +16,9 @@ import msgspec
 from quire.control import EngineIndex, IndexPlace
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import EngineId
-from quire.server.event_stream import EventStream
+from quire.server.event_stream import HEARTBEAT, EventStream
 from quire.server.events import DATA_EVENTS, data_event
+from quire.server.microserving.index_event import IndexEvent
 
 INTERVAL_S = 0.1
 """Time between two looks of a reader."""
@@ -28,7 +29,6 @@ lives."""
 
 MAX_READERS = 32
 MAX_EVENT_KEYS = 1 << 15
-HEARTBEAT = b": nothing has changed\n\n"
 
 _KEY_BYTES = 32
 SHORT_KEY_BYTES = 8
@@ -36,25 +36,6 @@ SHORT_KEY_BYTES = 8
 same short key is 1 in 300,000."""
 
 Look = Callable[[Mapping[EngineId, IndexPlace]], Sequence[EngineIndex]]
-
-
-class IndexEvent(msgspec.Struct, frozen=True):
-    """The keys inserted into and evicted from the index of one life (``epoch``) of an engine, from
-    change ``since`` to ``number``. ``since`` null: the index begins anew with these keys. A large
-    change is sent in ``num_parts`` events. Keys have eight bytes each, one after the other, in
-    base64; keys of engines with equal ``content`` and ``page_size`` stand for the same tokens."""
-
-    engine: str
-    model: str
-    epoch: int
-    content: str
-    page_size: int
-    since: int | None
-    number: int
-    part: int
-    num_parts: int
-    inserted: str
-    evicted: str
 
 
 class LiveIndex:

@@ -15,11 +15,10 @@ from starlette.requests import Request
 from quire.core.interfaces import ServedModel
 from quire.programs.builtin import CompletionRequest
 from quire.server.context import caller_of, context_of
+from quire.server.microserving.headers import RECEIVED_HEADER
 from quire.server.microserving.prompts import ExchangePrompt
 
 logger = logging.getLogger(__name__)
-
-RECEIVED_HEADER = "x-quire-received"
 
 
 def with_received(

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.server.delivery import SlowReader, WriteLimit, disconnected
 from quire.server.events import EVENT_HEADERS
+from quire.server.write_limit import SlowReader, WriteLimit, disconnected
 
 
 class FollowedResponse(Response):

@@ -34,8 +34,15 @@ from fastapi import APIRouter, WebSocket
 from pydantic import TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
-from quire.core.errors import EngineLost, MailboxFull, QuireError
+from quire.core.errors import MailboxFull, QuireError
 from quire.node import MessageReader, ProgramHandle
+from quire.server.attachments import (
+    BEFORE_HEADER,
+    CONNECTION_HEADER,
+    HAS_MOVED,
+    TAKEN_HEADER,
+    moved_reason,
+)
 from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError, body_of, error_body
 from quire.server.program_records import message_frame, record_frame
@@ -48,30 +55,8 @@ router = APIRouter()
 
 _FRAMES: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
 _NORMAL = 1000
-HAS_MOVED = 1012
-"""Close code: the program is at another node now, to which a router attaches its client."""
-CONNECTION_HEADER = "x-quire-connection"
-BEFORE_HEADER = "x-quire-connection-before"
-TAKEN_HEADER = "x-quire-frames-taken"
 _NAME = re.compile(r"[0-9a-f]{32}")
 _TRY_AGAIN_LATER = 1013
-_MOVED = "the program has moved to another node; frames taken here: {}"
-_TAKEN = re.compile(r"frames taken here: (\d{1,15})$")
-
-
-def frames_taken(reason: str) -> int:
-    """Return how many frames of a connection that was closed with ``HAS_MOVED`` were taken: the
-    program has them, or their client was answered why not.
-
-    Raises:
-        EngineLost: the reason does not contain it.
-    """
-    found = _TAKEN.search(reason)
-    if found is None:
-        raise EngineLost(
-            "the program has moved, and its node does not say what it has: attach again"
-        )
-    return int(found[1])
 
 
 @router.websocket("/v1/programs/{program}/attach")
@@ -122,7 +107,7 @@ class _Connection:
             with suppress(*_GONE):  # a client that knows of the end may leave first
                 async with asyncio.timeout(self._write_timeout_s):
                     code = results[0]
-                    reason = _MOVED.format(self._num_taken) if code == HAS_MOVED else None
+                    reason = moved_reason(self._num_taken) if code == HAS_MOVED else None
                     await self._websocket.close(code, reason)
 
     async def _send_messages(self, reader: MessageReader) -> int:

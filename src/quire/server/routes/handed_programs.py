@@ -29,7 +29,6 @@ from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
 from quire.programs.sandbox.program import GuestProgram
 from quire.server.context import ServerContext, caller_of, context_of
-from quire.server.delivery import disconnected
 from quire.server.direct_routes import MSGPACK
 from quire.server.errors import HttpError
 from quire.server.program_records import launched
@@ -43,6 +42,7 @@ from quire.server.schemas.microserving import (
 )
 from quire.server.schemas.programs import Program
 from quire.server.strict_json import StrictRoute
+from quire.server.write_limit import disconnected
 
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 
