@@ -15,9 +15,10 @@ INTERVAL_S = 10.0
 
 
 class ProgressLines:
-    """The lines of one command, which begins when this is made. ``clock``: real time in seconds."""
+    """The lines of one command, which begins when this is made. ``label`` stands before each one;
+    ``clock``: real time in seconds."""
 
-    def __init__(self, label: str, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, label: str = "", clock: Callable[[], float] = monotonic) -> None:
         self._label, self._clock = label, clock
         self._began_s = self._told_s = clock()
 
@@ -34,4 +35,4 @@ class ProgressLines:
 
     def print(self, words: str) -> None:
         """Print a line now."""
-        messages().print(f"{self._label}: {words}")
+        messages().print(f"{self._label}: {words}" if self._label else words)
