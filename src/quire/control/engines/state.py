@@ -291,6 +291,8 @@ class EngineState(ControlledEngine):
         self.embeds.check_invariants()
         self.sequences.check_invariants()
         assert len(self.in_flight) <= 2, "more than two messages are in flight"
+        is_spare = any(entry.queue.is_spare for entry in [*self.running, *self.unfinished])
+        assert self.ready.has_had_spare or not is_spare, "a spare command was never noted"
         assert not self.running.keys() & self.unfinished.keys(), "a decode runs and has not begun"
 
     def take_sequence(self, run: DecodeRun) -> bool:
