@@ -40,7 +40,7 @@ from quire.node.sandbox import messages as s
 from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
-from quire.programs.runtime.arrivals import Arrivals
+from quire.programs.runtime.arrivals import ArrivalOrder
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.replay_log import RecordedQuestion
 from quire.programs.sandbox.answers import GuestTools
@@ -299,7 +299,7 @@ class SandboxProcess:
 
     def _record(self, network: Network, record: int) -> RecordedNetwork:
         asked = self._recorded(record)
-        return RecordedNetwork(network, asked, Arrivals(asked))
+        return RecordedNetwork(network, asked, ArrivalOrder(asked))
 
     def _recorded(self, record: int) -> list[RecordedQuestion]:
         """The recorded HTTP requests of a restartable program; those of the least recently started

@@ -9,13 +9,13 @@ import pytest
 
 from quire.core.errors import ProgramTerminated
 from quire.programs.runtime import replay_log
-from quire.programs.runtime.arrivals import Arrival, Arrivals
+from quire.programs.runtime.arrivals import Arrival, ArrivalOrder
 from quire.programs.runtime.replay_log import Questions, RecordedQuestion
 
 
 def questions_of(asked: list[RecordedQuestion]) -> Questions:
     """The questions of another incarnation."""
-    return Questions(asked, "service", Arrivals(asked))
+    return Questions(asked, "service", ArrivalOrder(asked))
 
 
 class Counter:
@@ -151,14 +151,14 @@ async def test_what_the_program_waits_for_no_more_holds_up_nothing() -> None:
 async def test_answers_that_wait_side_by_side_are_not_looked_at_again_for_each_other_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    num, looks, may_come = 200, 0, Arrivals.may_come
+    num, looks, may_come = 200, 0, ArrivalOrder.may_come
 
-    def counted(arrivals: Arrivals, arrival: Arrival) -> bool:
+    def counted(arrivals: ArrivalOrder, arrival: Arrival) -> bool:
         nonlocal looks
         looks += 1
         return may_come(arrivals, arrival)
 
-    monkeypatch.setattr(Arrivals, "may_come", counted)
+    monkeypatch.setattr(ArrivalOrder, "may_come", counted)
     asked = [
         RecordedQuestion((place,), place, answered=True, rank=num - place, num_acts=num)
         for place in range(num)

@@ -35,7 +35,7 @@ class RecordedInput:
     num_acts: int = 0
 
 
-class Arrivals:
+class ArrivalOrder:
     """The arrivals of one incarnation. ``recorded``: those of the ones before, among
     ``num_replies`` replies of the engine. ``on_turn`` is called when the next recorded reply may be
     told, or when all of the record has arrived.

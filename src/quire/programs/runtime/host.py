@@ -30,7 +30,7 @@ from quire.programs.runtime.execution import (
 )
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
-from quire.programs.services.mailbox import Connection, Mailbox, MailboxLimits
+from quire.programs.services.mailbox import Mailbox, MailboxLimits, ProgramMailbox
 from quire.programs.services.network import Network
 from quire.programs.tracebacks import own_traceback
 
@@ -108,7 +108,7 @@ class ProgramHost:
         # a guest's network asks its host, which checks the manifest
         if isinstance(network, Network):
             network = network.within(inferlet.hosts)
-        connection: Connection = mailbox
+        connection: ProgramMailbox = mailbox
         if isinstance(port, ReplayPort):
             connection = port.mailbox(mailbox)
             network = None if network is None else port.network(network)

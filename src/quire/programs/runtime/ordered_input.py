@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from quire.core.errors import MailboxClosed
-from quire.programs.runtime.arrivals import Arrivals, RecordedInput
+from quire.programs.runtime.arrivals import ArrivalOrder, RecordedInput
 from quire.programs.runtime.replay_log import MAX_ANSWERS
 from quire.programs.services.mailbox import Mailbox, MailboxChannel
 
@@ -19,7 +19,7 @@ class InputOrder:
     """The order of one incarnation's messages. ``recorded``: that of the ones before, to which new
     messages are added."""
 
-    def __init__(self, recorded: list[RecordedInput], arrivals: Arrivals) -> None:
+    def __init__(self, recorded: list[RecordedInput], arrivals: ArrivalOrder) -> None:
         self._recorded = recorded
         self._arrivals = arrivals
         self._num_come = 0
@@ -86,7 +86,7 @@ class OrderedInput:
 
 
 class OrderedMailbox:
-    """The ``Connection`` of a native program."""
+    """The ``ProgramMailbox`` of a native program."""
 
     def __init__(self, mailbox: Mailbox, order: InputOrder) -> None:
         self.to_client = mailbox.to_client

@@ -17,7 +17,7 @@ from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
 from quire.programs.inferlet import Inferlet
-from quire.programs.runtime.arrivals import Arrival, Arrivals, RecordedInput
+from quire.programs.runtime.arrivals import Arrival, ArrivalOrder, RecordedInput
 from quire.programs.services.asked import current_question
 
 LOSSES = frozenset({"engine_lost", "page_lost"})
@@ -91,7 +91,7 @@ class ReplayLog:
         """When each message of its clients has reached the program, and their end."""
         self.readings: list[float] = []
         """Clock readings."""
-        self.arrivals = Arrivals()
+        self.arrivals = ArrivalOrder()
         """Those of the present incarnation."""
         self.record: ProgramId | None = None
         """The id of the first incarnation."""
@@ -108,10 +108,10 @@ class ReplayLog:
         """Whether the log has reached its bound; the program can then no longer be resumed."""
         return max(len(self.heard), len(self.inputs)) >= MAX_ANSWERS
 
-    def begin(self, on_turn: Callable[[], object]) -> Arrivals:
+    def begin(self, on_turn: Callable[[], object]) -> ArrivalOrder:
         """Return the arrivals of the next incarnation, of which this record knows the first."""
         recorded: list[Arrival] = [*self.calls, *self.requests, *self.inputs]
-        self.arrivals = Arrivals(recorded, len(self.heard), on_turn)
+        self.arrivals = ArrivalOrder(recorded, len(self.heard), on_turn)
         return self.arrivals
 
     def begun(self, entry: IssuedCommand) -> None:
@@ -163,7 +163,7 @@ class Questions:
     recorded, and a later incarnation that reaches that point fails.
     """
 
-    def __init__(self, asked: list[RecordedQuestion], name: str, arrivals: Arrivals) -> None:
+    def __init__(self, asked: list[RecordedQuestion], name: str, arrivals: ArrivalOrder) -> None:
         self._asked = asked
         self._name = name
         self._arrivals = arrivals

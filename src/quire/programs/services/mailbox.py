@@ -245,7 +245,7 @@ class InputReader(Protocol):
         ...
 
 
-class Connection(Protocol):
+class ProgramMailbox(Protocol):
     """The mailbox of a program, as the program uses it."""
 
     @property
