@@ -40,6 +40,7 @@ from quire.node.sandbox import messages as s
 from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
+from quire.programs.runtime.arrivals import ArrivalOrder
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.replay_log import RecordedQuestion
 from quire.programs.sandbox.answers import GuestTools
@@ -294,11 +295,11 @@ class SandboxProcess:
     def _network(self, start: s.Start) -> Network:
         policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
         network = Network(self._clients.of(start.tenant), policy)
-        return (
-            network
-            if start.record is None
-            else RecordedNetwork(network, self._recorded(start.record))
-        )
+        return network if start.record is None else self._record(network, start.record)
+
+    def _record(self, network: Network, record: int) -> RecordedNetwork:
+        asked = self._recorded(record)
+        return RecordedNetwork(network, asked, ArrivalOrder(asked))
 
     def _recorded(self, record: int) -> list[RecordedQuestion]:
         """The recorded HTTP requests of a restartable program; those of the least recently started

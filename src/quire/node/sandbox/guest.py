@@ -30,6 +30,7 @@ from quire.core.interfaces import ProgramPort
 from quire.node.loops import call_on
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.link import SandboxLink
+from quire.programs.runtime.ordered_input import InputOrder
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.host.service_questions import ServiceQuestions
@@ -78,6 +79,8 @@ class SandboxedProgram:
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._questions: ServiceQuestions | None = None
+        self.inputs: InputOrder | None = None
+        """The order of a restartable program's messages."""
         self.mailbox = Mailbox(name, LIMITS)
         self.port: ProgramPort
         self.running: RunningProgram
@@ -285,9 +288,19 @@ class SandboxedProgram:
         channel = self.mailbox.to_program
         if self.running.state.ended or self._input_closed:
             return
-        while self._num_unread < _UNREAD and (text := channel.take()) is not None:
+        while (
+            self._num_unread < _UNREAD and self._may_come() and (text := channel.take()) is not None
+        ):
             self._num_unread += 1
-            self.link.tell(self._number, m.Message(text))
-        if channel.is_over:
+            self._came(m.Message(text))
+        if channel.is_over and self._may_come():
             self._input_closed = True
-            self.link.tell(self._number, m.InputClosed())
+            self._came(m.InputClosed())
+
+    def _may_come(self) -> bool:
+        return self.inputs is None or self.inputs.may_come(self._pass_input)
+
+    def _came(self, event: m.Message | m.InputClosed) -> None:
+        if self.inputs is not None:
+            self.inputs.came()
+        self.link.tell(self._number, event)

@@ -148,6 +148,8 @@ class SandboxRuntime:
                 program.name, link, self._loop, self._calls.soon, self._grace_s
             )
             port = guest.port = connect(guest, self._loop)
+            if isinstance(port, ReplayPort):
+                guest.inputs = port.inputs
             models = list(port.models())
             if models:
                 try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.core.errors import InvalidArgument
+from quire.programs.runtime.arrivals import ArrivalOrder
 from quire.programs.runtime.replay_log import Questions, RecordedQuestion, frozen_arguments
 from quire.programs.services.network import HttpReply, HttpStream, Network
 
@@ -16,9 +17,11 @@ class RecordedNetwork(Network):
     """HTTP with responses recorded in ``asked``: a request with a recorded response is not
     repeated."""
 
-    def __init__(self, network: Network, asked: list[RecordedQuestion]) -> None:
+    def __init__(
+        self, network: Network, asked: list[RecordedQuestion], arrivals: ArrivalOrder
+    ) -> None:
         self._network = network
-        self._questions = Questions(asked, "request")
+        self._questions = Questions(asked, "request", arrivals)
 
     def end(self) -> None:
         """See ``Questions.end``."""
