@@ -35,24 +35,23 @@ async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
     Raises:
         ModelNotFound: there is none of the kind, or none with the name that an engine gives.
     """
-    wanted = [engine for engine in engines if engine.kind in ENCODER_KINDS]
-    served = await api.available_encoders() if wanted else []
-    for engine in wanted:
-        kind, model = ENCODER_KINDS[engine.kind], engine.config.get("model")
-        if not any(one.kind == kind and model in (None, one.name) for one in served):
-            known = ", ".join(f"{one.name} ({one.kind})" for one in served) or "no encoder"
-            raise _lacking(engine, known)
+    if any(engine.kind in ENCODER_KINDS for engine in engines):
+        check_kinds(engines, [(one.name, one.kind) for one in await api.available_encoders()])
 
 
-def check_some_encoder(engines: Sequence[Engine]) -> None:
-    """Refuse a query before its node is started, if the node will have no encoder.
+def check_kinds(engines: Sequence[Engine], served: Sequence[tuple[str, EncoderKind]]) -> None:
+    """Refuse a query that needs an encoder beside those of ``served``, names and kinds.
 
     Raises:
-        ModelNotFound: an engine needs one.
+        ModelNotFound: see ``check_encoders``.
     """
     for engine in engines:
-        if engine.kind in ENCODER_KINDS:
-            raise _lacking(engine, "no encoder")
+        if engine.kind not in ENCODER_KINDS:
+            continue
+        kind, model = ENCODER_KINDS[engine.kind], engine.config.get("model")
+        if not any(of == kind and model in (None, name) for name, of in served):
+            known = ", ".join(f"{name} ({of})" for name, of in served) or "no encoder"
+            raise _lacking(engine, known)
 
 
 def _lacking(engine: Engine, known: str) -> ModelNotFound:
