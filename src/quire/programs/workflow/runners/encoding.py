@@ -64,7 +64,7 @@ def _check_dimensions(
                 one for one in served if one.kind == "embedding" and model in (None, one.name)
             )
             other, known = first.setdefault(node.engine, (node.name, encoder))
-            if False:
+            if known.dimensions != encoder.dimensions:
                 raise InvalidArgument(
                     f"{node.name} takes vectors of {encoder.name} ({encoder.dimensions} "
                     f"dimensions), and {other} those of {known.name} ({known.dimensions}): use one "
