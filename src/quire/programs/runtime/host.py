@@ -75,7 +75,7 @@ class ProgramHost:
         Raises:
             InvalidArgument: an argument is missing, unknown, or of the wrong type.
             TraitMissing: the default model lacks a trait that the manifest names.
-            EngineLost: no model is loaded yet.
+            EngineLost: no model is loaded yet, and it needs one.
             Draining: the host is closing.
         """
         with self._lock:  # a concurrent shutdown must either see this program or refuse it
@@ -97,7 +97,8 @@ class ProgramHost:
         port = connect(issuer, self.loop)
         issuer.attach(port)
         try:
-            check_traits(inferlet.name, inferlet.traits, issuer.model())
+            if inferlet.needs_model:
+                check_traits(inferlet.name, inferlet.traits, issuer.model())
         except QuireError:
             port.close(REFUSED)
             raise
