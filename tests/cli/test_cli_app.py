@@ -122,6 +122,27 @@ def test_what_cannot_be_done_ends_with_status_2(
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("serve", "--policy", "fastest"), "'fastest' is not one of 'fcfs', 'program_fcfs'"),
+        (("serve", "--port", "99999"), "should be less than or equal to 65535, not 99999"),
+        (("serve", "--port", "http"), "should be a valid integer"),
+        (("serve", "--head-timeout", "0"), "should be greater than or equal to 0.1, not 0"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_what_is_said_of_a_wrong_value_repeats_it(
+    capsys: Capture, arguments: tuple[str, ...], message: str
+) -> None:
+    ran = invoke(capsys, *arguments)
+    said = " ".join(ran.err.replace("│", " ").split())
+    assert ran.code == 2
+    assert message in said
+    assert arguments[-1] in said
+    assert "Value error" not in said
+
+
 def test_the_choices_of_policies_are_those_there_are() -> None:
     assert set(get_args(PolicyOption)) == set(POLICIES)
     assert set(get_args(BalancerOption)) == set(BALANCERS)
