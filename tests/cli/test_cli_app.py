@@ -148,6 +148,16 @@ def test_the_choices_of_policies_are_those_there_are() -> None:
     assert set(get_args(BalancerOption)) == set(BALANCERS)
 
 
+def test_the_first_tab_in_zsh_completes(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zsh loads the script with the first TAB and calls it as ``_quire``: it must complete then."""
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    script = invoke(capsys, "--show-completion", "zsh").out
+    assert script.startswith("#compdef quire\n")
+    *_, condition, call, end = script.splitlines()
+    assert condition == 'if [[ "$funcstack[1]" == "_quire" ]]; then'
+    assert (call.strip(), end) == ('_quire_completion "$@"', "fi")
+
+
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
