@@ -11,9 +11,12 @@ from typing import get_args
 import pytest
 from cli_invoke import invoke
 
+from quire.cli.process_table import ShownState
 from quire.cli.scheduler_options import BalancerOption, PolicyOption
 from quire.control.placement.balancers import BALANCERS
 from quire.control.policies import POLICIES
+from quire.control.programs.program import ProgramState as SessionState
+from quire.programs.runtime.running import ProgramState
 
 Capture = pytest.CaptureFixture[str]
 
@@ -126,6 +129,7 @@ def test_what_cannot_be_done_ends_with_status_2(
     ("arguments", "message"),
     [
         (("serve", "--policy", "fastest"), "'fastest' is not one of 'fcfs', 'program_fcfs'"),
+        (("ps", "--state", "done"), "'done' is not one of 'starting', 'idle', 'waiting'"),
         (("serve", "--port", "99999"), "should be less than or equal to 65535, not 99999"),
         (("serve", "--port", "http"), "should be a valid integer"),
         (("serve", "--head-timeout", "0"), "should be greater than or equal to 0.1, not 0"),
@@ -146,6 +150,10 @@ def test_what_is_said_of_a_wrong_value_repeats_it(
 def test_the_choices_of_policies_are_those_there_are() -> None:
     assert set(get_args(PolicyOption)) == set(POLICIES)
     assert set(get_args(BalancerOption)) == set(BALANCERS)
+
+
+def test_the_states_that_ps_chooses_from_are_those_there_are() -> None:
+    assert set(get_args(ShownState)) == {*ProgramState, *get_args(SessionState)}
 
 
 def test_the_first_tab_in_zsh_completes(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

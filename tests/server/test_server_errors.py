@@ -613,6 +613,20 @@ def test_a_number_is_repeated_and_of_other_values_the_kind_is_said(
     assert "secret" not in message
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/files?limit=0", "limit: Input should be greater than or equal to 1, not 0"),
+        ("/v1/files?limit=many", "limit: Input should be a valid integer"),
+        ("/v1/responses/resp_1?stream=maybe", "stream: Input should be a valid boolean"),
+    ],
+)
+def test_what_is_wrong_in_a_query_is_said_as_in_a_body(
+    http: httpx.Client, path: str, said: str
+) -> None:
+    assert check_shape(http.get(path))["message"] == said
+
+
 def test_a_body_of_few_fields_lists_them(http: httpx.Client) -> None:
     said = check_shape(http.post("/v1/programs", json={"name": "react"}))["message"]
     assert said.startswith("name: no such parameter; there are program, ")

@@ -15,7 +15,7 @@ _OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
 """Pydantic's problems with a value that is not a JSON object; their messages are about Python."""
 
 _COMPARED = ("greater_than", "less_than", "int_from_float")
-_OF_A_KIND = ("_type", "_parsing")
+_OF_A_KIND = "_type"
 """Pydantic's problems whose message does not name the value."""
 
 _MAX_NAMED = 3
@@ -68,7 +68,9 @@ def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> Fie
     elif first["type"] == "extra_forbidden":
         message = instead_of(param or "", fields)
     elif first["type"].startswith(_COMPARED) or first["type"].endswith(_OF_A_KIND):
-        message += f", not {_given(first.get('input'))}"
+        message += f", not {_given_in(first)}"
+    elif first["type"].endswith("_parsing"):  # of a query or path, whose values are all texts
+        message = message.partition(", unable to ")[0]
     elif first["type"] == "union_tag_invalid":
         message = f"{_tag_of(first)} is '{first['ctx']['tag']}': it must be one of "
         message += first["ctx"]["expected_tags"]
@@ -101,6 +103,14 @@ def _more(problems: Sequence[Mapping[str, Any]], body: Any) -> str:
     named = [*places][:_MAX_NAMED]
     where = f": {', '.join(named)}{', ...' * (len(places) > len(named))}" if named else ""
     return f" (and {len(problems)} more problem{'s' * (len(problems) > 1)}{where})"
+
+
+def _given_in(problem: Mapping[str, Any]) -> str:
+    """Return the value of ``problem`` for a message. A number of a query or path is a text here,
+    and is repeated like other numbers."""
+    value = problem.get("input")
+    is_compared = problem["type"].startswith(_COMPARED)
+    return value if is_compared and isinstance(value, str) else _given(value)
 
 
 def _given(value: Any) -> str:
