@@ -84,6 +84,7 @@ class EngineState(ControlledEngine):
         self.num_freed_embeds = 0
         self.unlocked: list[Page] = []
         self.num_ended = 0
+        self.num_generated_tokens = 0
         self.epoch = 0
         self.sends: dict[int, SendRun] = {}
         self.num_sends = 0
