@@ -1,7 +1,7 @@
 """The life of one launched program at this node: its start, its restarts, its move and its end.
 
 Lives on the edge's loop. Connects the program's incarnations with what is kept of it:
-``program_output`` has its messages and log, ``program_end`` its end and who waits for it,
+``program_output`` has its messages and log, ``program_ending`` its end and who waits for it,
 ``program_move`` its move to another node, ``record_keeping`` what waits for a router. Must not know
 how a program is executed (``Runtime`` does) nor what its clients ask (``program_handle`` does).
 """
@@ -18,7 +18,7 @@ from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated, QuireE
 from quire.node.handing_over import HandedProgram, Origin
 from quire.node.incarnations import Incarnations
 from quire.node.loops import call_on
-from quire.node.program_end import ProgramEnd
+from quire.node.program_ending import ProgramEnding
 from quire.node.program_move import ProgramMove
 from quire.node.program_output import ProgramOutput
 from quire.node.program_place import ProgramPlace
@@ -53,7 +53,7 @@ class ProgramLife:
         )
         self.move = ProgramMove(id, limits.handed_over_s, on_unheard=self._end_with)
         self.incarnations = Incarnations(self._follow)
-        self.end = ProgramEnd()
+        self.end = ProgramEnding()
         self.num_bytes = 0
         """Bytes that are kept after the end: messages, result, arguments and log."""
         self.restarts: Restarts | None = None

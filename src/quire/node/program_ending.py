@@ -13,7 +13,7 @@ from quire.core.errors import QuireError
 from quire.programs.runtime.running import RunningProgram
 
 
-class ProgramEnd:
+class ProgramEnding:
     """The end of a program with several incarnations: what the last of them returns counts, unless
     the node has given the program up before.
 
