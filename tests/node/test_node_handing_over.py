@@ -62,9 +62,9 @@ async def answered(program: ProgramHandle, num_messages: int) -> list[str]:
 
 
 async def moved(program: ProgramHandle, there: Node) -> ProgramHandle:
-    handed = unpacked(packed(await program.hand_over()))
-    taken = there.take({handed.id: LIBRARY[handed.name]}, handed, TENANT)
-    program.leave()
+    handed = unpacked(packed(await program.life.hand_over()))
+    taken = there.for_routers.take({handed.id: LIBRARY[handed.name]}, handed, TENANT)
+    program.life.leave()
     return taken
 
 
@@ -130,9 +130,9 @@ async def guest_moves(here: Node, there: Node) -> None:
     for one in (undisturbed, moves):
         await one.send("question 0")
         await answered(one, 1)
-    handed = unpacked(packed(await moves.hand_over()))
-    taken = there.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
-    moves.leave()
+    handed = unpacked(packed(await moves.life.hand_over()))
+    taken = there.for_routers.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
+    moves.life.leave()
     for one in (undisturbed, taken):
         for turn in range(1, NUM_TURNS):
             await one.send(f"question {turn}")
@@ -145,12 +145,12 @@ async def test_nobody_takes_it(start_node: StartNode) -> None:
     program = here.launch(interview, tenant=TENANT, seed=5)
     await program.send("question 0")
     (said,) = await answered(program, 1)
-    await program.hand_over()
+    await program.life.hand_over()
     with pytest.raises(EngineLost, match="send it again"):
         await program.send("question 1")
     with pytest.raises(InvalidArgument, match="it ends here"):
-        await program.hand_over()
-    program.stay()
+        await program.life.hand_over()
+    program.life.stay()
     for turn in range(1, NUM_TURNS):
         await program.send(f"question {turn}")
     assert (await program.result())[0] == said
@@ -159,9 +159,9 @@ async def test_nobody_takes_it(start_node: StartNode) -> None:
 async def test_it_is_ended_on_its_way(start_node: StartNode) -> None:
     here = await start_node()
     program = here.launch(interview, tenant=TENANT)
-    await program.hand_over()
+    await program.life.hand_over()
     program.terminate()
-    program.stay()
+    program.life.stay()
     with pytest.raises(ProgramCancelled):
         await program.result()
 
@@ -189,7 +189,7 @@ async def test_what_others_do_not_have_keeps_it(
     await program.send("question")
     await answered(program, 1)
     with pytest.raises(InvalidArgument, match=said):
-        await program.hand_over()
+        await program.life.hand_over()
     await program.send("it goes on")
     await answered(program, 2)
     program.terminate()
@@ -200,23 +200,23 @@ async def test_others_stay_and_say_why(
 ) -> None:
     here, there = await start_node(), await start_node()
     with pytest.raises(InvalidArgument, match="restartable=True"):
-        await here.launch(stays, tenant=TENANT).hand_over()
+        await here.launch(stays, tenant=TENANT).life.hand_over()
     parent = here.launch(stays, tenant=TENANT)
     child = here.launch(interview, tenant=TENANT, parent=parent.id)
     with pytest.raises(InvalidArgument, match="another program has launched it"):
-        await child.hand_over()
+        await child.life.hand_over()
     program = here.launch(interview, tenant=TENANT)
     monkeypatch.delitem(LIBRARY._modules, "interview")
     with pytest.raises(InvalidArgument, match="this node's process alone"):
-        await program.hand_over()
+        await program.life.hand_over()
     program.terminate()
     with pytest.raises(InvalidArgument, match="it ends here"):
-        await program.hand_over()
+        await program.life.hand_over()
     other = here.launch(interview, tenant=TENANT)
     monkeypatch.setitem(LIBRARY._modules, "interview", __name__)
-    handed = await other.hand_over()
-    there.take({handed.id: interview}, handed, TENANT)
+    handed = await other.life.hand_over()
+    there.for_routers.take({handed.id: interview}, handed, TENANT)
     with pytest.raises(AlreadyExists):
-        there.take({handed.id: interview}, handed, TENANT)
+        there.for_routers.take({handed.id: interview}, handed, TENANT)
     with pytest.raises(InvalidArgument, match="of another node"):
         unpacked(b"\x91\xc4\x01x")
