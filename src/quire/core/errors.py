@@ -208,6 +208,14 @@ class DeadlineExceeded(ProgramError):
     code = "deadline_exceeded"
 
 
+class RequestInterrupted(ProgramError):
+    """A request to another host had no answer when its program began again: it may have been
+    carried out there."""
+
+    code = "request_interrupted"
+    retriable = True
+
+
 class MailboxClosed(ProgramError):
     code = "mailbox_closed"
 

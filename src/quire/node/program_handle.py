@@ -18,7 +18,7 @@ from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated, QuireE
 from quire.core.ids import ProgramId
 from quire.node.handing_over import HandedProgram, Origin
 from quire.node.incarnations import Incarnations
-from quire.node.loops import call_on
+from quire.node.loops import call_on, on_loop_of
 from quire.node.message_log import MessageReader
 from quire.node.program_figures import with_guest
 from quire.node.program_input import check_signal, close_input, send
@@ -83,6 +83,7 @@ class ProgramHandle:
         if restarts is not None:
             loop = asyncio.get_running_loop()
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
+            restarts.log.keep = lambda: on_loop_of(loop, self._keeping.kept)
         self._incarnations.begin(start, may_restart=restarts is not None)
         if origin is not None:
             keeping = None if above is None or above._restarts is None else above._keeping
