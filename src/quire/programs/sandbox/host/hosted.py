@@ -19,7 +19,6 @@ from quire.programs.sandbox.limits import CallRate, GuestLimits
 from quire.programs.services.network import Network
 from quire.programs.services.operations import ProgramServices
 
-
 FetchEnded = Callable[[m.Fetched | m.FetchFailed], None]
 """Takes the answer to an HTTP request."""
 
