@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from fake_node import TENANT, StartNode
 from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
+from web_stub import WebStub
 
 from quire.core.errors import (
     AlreadyExists,
@@ -122,6 +124,59 @@ async def test_a_guest_goes_on_where_it_was(sandbox_cache: Path) -> None:
             await node.start()
             stack.push_async_callback(node.stop)
         await guest_moves(here, there)
+
+
+FETCHES = program(
+    """
+    from quire.core.errors import RequestInterrupted
+
+    @inferlet("fetches", restartable=True, hosts=["127.0.0.1"])
+    async def fetches(api, url):
+        found = [(await api.http_get(url + "/json")).status]
+        found.append((await api.http_post(url + "/json", "once")).status)
+        reading = asyncio.ensure_future(api.http_get(url + "/held"))
+        writing = asyncio.ensure_future(api.http_post(url + "/held", "perhaps"))
+        keyed = asyncio.ensure_future(
+            api.http_post(url + "/held", "again", headers={"Idempotency-Key": "k"})
+        )
+        await asyncio.sleep(0)
+        await api.send("under way")
+        found.append((await reading).status)
+        try:
+            await writing
+        except RequestInterrupted as exc:
+            found.append([exc.code, exc.retriable])
+        found.append((await keyed).status)
+        return found
+    """
+)
+
+
+@pytest.mark.e2e
+@needs_sandbox
+@pytest.mark.timeout(300)
+async def test_what_other_hosts_have_answered_a_guest_goes_with_it(sandbox_cache: Path) -> None:
+    """What has no answer is asked again, unless that could be done twice."""
+    web = WebStub()
+    config = sandbox_config(sandbox_cache, allow_private_hosts=True)
+    async with AsyncExitStack() as stack:
+        stack.callback(web.close)
+        here, there = (sandbox_node(config) for _ in range(2))
+        for node in (here, there):
+            await node.start()
+            stack.push_async_callback(node.stop)
+        guest = here.launch(await here.inspect(FETCHES), (web.url(""),), tenant=TENANT)
+        await answered(guest, 1)
+        await asyncio.to_thread(web.wait_for, "/held", 3)
+        handed = unpacked(packed(await guest.hand_over()))
+        taken = there.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
+        guest.leave()
+        await asyncio.to_thread(web.wait_for, "/held", 5)
+        web.release()
+        assert await taken.result() == [200, 200, 200, ["request_interrupted", True], 200]
+        assert await answered(taken, 1) == ["under way"]
+    assert sorted(web.paths) == ["/held"] * 5 + ["/json"] * 2
+    assert sorted(web.bodies) == [b"", b"", b"", b"again", b"again", b"once", b"perhaps"]
 
 
 async def guest_moves(here: Node, there: Node) -> None:

@@ -170,9 +170,7 @@ def why_it_stays(
         return f"another program has launched it ({launch.parent}), and that one stays"
     if restarts.is_full:
         return "it was told more than is recorded"
-    log, program = restarts.log, origin.program
-    if isinstance(program, GuestProgram) and program.capabilities.hosts:
-        return "it may reach other hosts, whose answers are recorded in its sandbox process"
+    log = restarts.log
     if (why := why_they_stay(log.calls, log.requests)) is not None:
         return why
     if any(isinstance(one.asked, ExportPages | ImportPages) for one in log.issued.values()):

@@ -17,7 +17,7 @@ from typing import Any
 from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated, QuireError
 from quire.node.handing_over import HandedProgram, Origin
 from quire.node.incarnations import Incarnations
-from quire.node.loops import call_on
+from quire.node.loops import call_on, on_loop_of
 from quire.node.program_ending import ProgramEnding
 from quire.node.program_move import ProgramMove
 from quire.node.program_output import ProgramOutput
@@ -74,6 +74,7 @@ class ProgramLife:
         if restarts is not None:
             loop = asyncio.get_running_loop()
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
+            restarts.log.keep = lambda: on_loop_of(loop, self.keeping.kept)
         self.incarnations.begin(start, may_restart=restarts is not None)
         if origin is not None:
             keeping = None if above is None or above.restarts is None else above.keeping

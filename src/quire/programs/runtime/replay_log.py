@@ -7,7 +7,7 @@ them: if its commands depend on them, the replay notices the difference and fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from quire.core.actions import Reply
 from quire.core.commands import Command, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
-from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
+from quire.core.ids import CommandId, QueueId, TokenSlotId
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.arrivals import Arrival, ArrivalOrder, RecordedInput
 from quire.programs.services.asked import current_question
@@ -76,6 +76,13 @@ class RecordedQuestion:
     num_acts: int = 0
 
 
+Keep = Callable[[], Awaitable[None]]
+
+
+async def no_wait() -> None:
+    """Keep a record that nobody else has."""
+
+
 class ReplayLog:
     """The record of one program. ``on_loss`` is called on the program's loop when pages or commands
     were lost and the program has to be run again."""
@@ -93,14 +100,15 @@ class ReplayLog:
         """Clock readings."""
         self.arrivals = ArrivalOrder()
         """Those of the present incarnation."""
-        self.record: ProgramId | None = None
-        """The id of the first incarnation."""
         self.slots: dict[TokenSlotId, int] = {}
         """Tokens that were sampled into token slots."""
         self.num_restarts = 0
         self.stop: Callable[[], object] = lambda: None
         """Ends the present incarnation without another answer to it; ``on_loss`` follows, unless it
         has ended. From any thread."""
+        self.keep: Keep = no_wait
+        """Waits until a router has the record up to now, if one keeps it. For the program's
+        loop."""
         self.on_loss: Callable[[ErrorRecord], object] = lambda error: None
 
     @property
@@ -181,8 +189,15 @@ class Questions:
     def is_over(self) -> bool:
         return self._is_over
 
-    async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:
-        """The recorded answer to the next question, or that of ``carry_out()``.
+    async def ask(
+        self,
+        what: tuple[Any, ...],
+        carry_out: Callable[[], Any],
+        interrupted: Exception | None = None,
+    ) -> Any:
+        """The recorded answer to the next question, or that of ``carry_out()``. ``interrupted``:
+        the answer to a question that an earlier incarnation has asked without getting one, and that
+        must not be repeated.
 
         Raises:
             ProgramTerminated: the recorded question is another one, or was not recorded; or this
@@ -192,11 +207,14 @@ class Questions:
             raise ProgramTerminated(
                 f"{self._name} {what[0]}: the program begins again, because its engine was lost"
             )
+        is_repeated = self._next < len(self._asked)
         entry = self._place(what)
         if entry is None:
             return await carry_out()
         if entry.what != what and plain(entry.what) != plain(what):
             raise not_repeated(f"{self._name} {what[0]}")
+        if interrupted is not None and is_repeated and not entry.answered:
+            entry.error, entry.answered = interrupted, True
         if not entry.answered:
             before = current_question.set(_AskedNow(entry, self))
             try:

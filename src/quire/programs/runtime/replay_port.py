@@ -94,14 +94,6 @@ class ReplayPort:
         self._port = port
         self._clock = RecordedClock(port.clock, self._log.readings)
         self._log.stop = lambda: self._loop.call_soon_threadsafe(self._stop)
-        if self._log.record is None:
-            self._log.record = port.program
-
-    @property
-    def record(self) -> ProgramId:
-        """The id of the first incarnation, which identifies all of them."""
-        assert self._log.record is not None, "attach() comes first"
-        return self._log.record
 
     def mailbox(self, mailbox: Mailbox) -> OrderedMailbox:
         """The mailbox of a program whose tasks run on this loop."""
@@ -109,7 +101,7 @@ class ReplayPort:
         return OrderedMailbox(mailbox, self.inputs)
 
     def network(self, network: Network) -> RecordedNetwork:
-        self._network = RecordedNetwork(network, self._log.requests, self._arrivals)
+        self._network = RecordedNetwork(network, self._log.requests, self._arrivals, self._log.keep)
         return self._network
 
     # -- ProgramPort -------------------------------------------------------------------------------
