@@ -63,7 +63,7 @@ def test_commands_that_ask_a_running_node_import_no_server() -> None:
 
 
 def test_a_router_imports_nothing_of_a_node() -> None:
-    """Its import is a third of what it was with them: a router and its processes start sooner."""
+    """They would be most of its start, which every router of a cluster pays."""
     found = imported(["router", "--help"])
     assert "quire.cluster.service" in found
     assert not found & OF_NODES

@@ -457,6 +457,17 @@ def test_tokens_are_cut_into_pieces(
     np.testing.assert_allclose(receiver.go_on(), sender.go_on(), atol=1e-6)
 
 
+def test_pieces_begin_and_end_where_tiles_do() -> None:
+    """Tiles of 16 tokens are sent whole: one that two pieces share would be sent twice."""
+    form = PieceForm(TokenForm(2, 5, 64, torch.float32), 1)
+    per_layer = form.tokens.bytes_per_layer
+    assert PIECE_BYTES // per_layer % 16, "the largest piece would begin within a tile"
+    pieces = list(form.cut(7, 5000))
+    assert pieces[0].num_tokens == 9
+    assert {piece.first % 16 for piece in pieces} == {7, 0}
+    assert max(piece.num_tokens for piece in pieces) == PIECE_BYTES // per_layer // 16 * 16
+
+
 @pytest.mark.parametrize(("num_tokens", "num_layers"), [(0, 3), (1, 1), (16, 80), (5000, 12)])
 @pytest.mark.parametrize("num_heads", [1, 8, 600])
 def test_pieces_cover_every_layer_of_every_token_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -227,6 +228,12 @@ def test_ids_of_mistral_are_those_that_its_templates_take() -> None:
     (one,) = parse_answer("[TOOL_CALLS]time{}", dialect=M).calls
     assert len(one.id) == 9
     assert one.id.isalnum()
+    for text, dialect in (
+        ('{"name": "time"}', L),
+        ('<tool_call>{"name": "time"}</tool_call>', Dialect.HERMES),
+    ):
+        (other,) = parse_answer(text, dialect=dialect).calls
+        assert re.fullmatch(r"call_[0-9a-f]{24}", other.id), "as OpenAI's are"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from quire.programs.chat import Answer, AnswerParser, Call, TextStream, whole_an
 from quire.testing import FakeTokenizer
 
 CALL = '<tool_call>{"name": "calc", "arguments": {"expression": "1+2"}}</tool_call>'
+CALC = ("calc", {"expression": "1+2"})
 
 
 def parse(parts: Sequence[str], *, reasoning: bool = False) -> Answer:
@@ -84,6 +85,15 @@ def test_the_same_answer_however_it_is_cut(text: str, places: list[int], reasoni
         ),
         ("a <tool_call>no json</tool_call>", "a <tool_call>no json</tool_call>", []),
         ('<tool_call>{"name": 3}</tool_call>', '<tool_call>{"name": 3}</tool_call>', []),
+        *(
+            (f"<tool_call>{bad}</tool_call>{CALL}", f"<tool_call>{bad}</tool_call>", [CALC])
+            for bad in (
+                r'{"name": "ti\qme", "arguments": {}}',
+                r'{"na\qme": "time", "arguments": {}}',
+                '{"name": time, "arguments": {}}',
+                r'{"arguments": {"a": \q}, "name": "time"}',
+            )
+        ),
         ("cut <tool_ca", "cut <tool_ca", []),
         ('x\n<tool_call>{"na', 'x\n<tool_call>{"na', []),
     ],

@@ -74,6 +74,15 @@ def test_a_generator_with_an_address_is_asked_there(
             find_application(changed(tmp_path, parameters("llm", **wrong)))
 
 
+def test_messages_are_read_as_older_versions_write_them(tmp_path: Path) -> None:
+    def change(found: Any) -> None:
+        for one in found["components"]["prompt_builder"]["init_parameters"]["template"]:
+            one["_role"], one["_content"] = one.pop("role"), one.pop("content")
+
+    older, newer = find_application(changed(tmp_path, change)), find_application(f"{INDEX}+{ASK}")
+    assert by_name(older)["llm"].config == by_name(newer)["llm"].config
+
+
 @pytest.mark.e2e
 async def test_the_imported_application_answers() -> None:
     node = node_with(embedder=FakeEncoder(dimensions=128))
