@@ -322,7 +322,7 @@ async def test_where_no_node_takes_it_it_begins_again(
         program, at = await launched(w)
         await say(w, program, "question 0")
         for node in nodes:
-            monkeypatch.setattr(node.node, "take", refuse)
+            monkeypatch.setattr(node.node.for_routers, "take", refuse)
         left = await drain(w, at)
         assert left["programs_that_stay"] == {program: "it has too many programs"}
         for turn in range(1, NUM_TURNS):

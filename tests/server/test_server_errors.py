@@ -627,6 +627,29 @@ def test_what_is_wrong_in_a_query_is_said_as_in_a_body(
     assert check_shape(http.get(path))["message"] == said
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("programs?state=failed", "state: no such parameter; check its spelling or leave it out"),
+        ("sessions?limits=5", "limits: no such parameter; did you mean limit?"),
+        ("sessions?state=idle", "state: no such parameter; there are after, limit"),
+        ("programs/changes?sinc=0-0", "sinc: no such parameter; did you mean since?"),
+    ],
+)
+def test_own_routes_refuse_parameters_that_they_do_not_have(
+    http: httpx.Client, path: str, said: str
+) -> None:
+    response = http.get(f"/v1/{path}")
+    error = check_shape(response)
+    assert (response.status_code, error["message"]) == (400, said)
+    assert (error["code"], error["param"]) == ("unknown_parameter", said.partition(":")[0])
+
+
+@pytest.mark.parametrize("path", ["/v1/models?beta=true", "/v1/files?limit=2&beta=true"])
+def test_routes_of_other_apis_take_what_their_clients_add(http: httpx.Client, path: str) -> None:
+    assert http.get(path).status_code == 200
+
+
 def test_a_body_of_few_fields_lists_them(http: httpx.Client) -> None:
     said = check_shape(http.post("/v1/programs", json={"name": "react"}))["message"]
     assert said.startswith("name: no such parameter; there are program, ")

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from quire.core.actions import Reply
 from quire.core.calls import AskService, CloseQueue, CreateQueue, QueueCall
 from quire.core.errors import ErrorRecord
@@ -74,9 +76,8 @@ class IssuerPort:
         """Post a call; a queue that it creates serves the session call's thread."""
         if isinstance(call, CreateQueue):
             self._queues.add(call.queue)
-            call = CreateQueue(
-                call.queue, call.model, self._thread, call.depth, call.priority, self._parent_thread
-            )
+            thread, parent = self._thread, self._parent_thread
+            call = msgspec.structs.replace(call, thread=thread, parent_thread=parent)
         elif isinstance(call, CloseQueue):
             self._queues.discard(call.queue)
         self._shared.post(call)

@@ -14,12 +14,12 @@ from starlette.responses import Response
 from quire.core.errors import InvalidArgument
 from quire.server.context import caller_of, context_of
 from quire.server.live_changes import ChangesStream
+from quire.server.own_route import OwnRoute
 from quire.server.process_rows import changes_body
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.changes import Changes
-from quire.server.strict_json import StrictRoute
 
-router = APIRouter(route_class=StrictRoute, tags=["programs"])
+router = APIRouter(route_class=OwnRoute, tags=["programs"])
 
 Since = Annotated[
     str, Query(max_length=64, description="`next` of the answer before; absent: from the beginning")

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from quire.programs.library import LIBRARY, summary_of, theme_of
 from quire.server.context import caller_of, context_of
+from quire.server.own_route import OwnRoute
 from quire.server.program_events import ProgramEvents, place_of
 from quire.server.program_records import launched, parameters_body, session
 from quire.server.schemas.base import event_responses
@@ -25,11 +26,10 @@ from quire.server.schemas.programs import (
     ProgramList,
     SignalRequest,
 )
-from quire.server.strict_json import StrictRoute
 from quire.server.upload import program_of
 from quire.server.waiting import wait_ended
 
-router = APIRouter(route_class=StrictRoute, tags=["programs"])
+router = APIRouter(route_class=OwnRoute, tags=["programs"])
 
 PublicId = Annotated[str, Path(max_length=256, description="The `id` of a program")]
 After = Annotated[int, Query(ge=0, lt=1 << 53)]

@@ -17,6 +17,7 @@ from quire.control import ProcessRow
 from quire.node import SessionHandle
 from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.list_page import ListPage
+from quire.server.own_route import OwnRoute
 from quire.server.schemas.base import WholeModel
 from quire.server.schemas.sessions import (
     DeletedSession,
@@ -25,9 +26,8 @@ from quire.server.schemas.sessions import (
     SessionList,
     SessionRequest,
 )
-from quire.server.strict_json import StrictRoute
 
-router = APIRouter(route_class=StrictRoute, tags=["sessions"])
+router = APIRouter(route_class=OwnRoute, tags=["sessions"])
 
 SessionId = Annotated[
     str, Path(max_length=256, description="The `id` of a session, or its `program`")

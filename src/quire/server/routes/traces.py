@@ -11,11 +11,11 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from quire.server.context import caller_of, context_of
+from quire.server.own_route import OwnRoute
 from quire.server.schemas.traces import ProgramTrace
-from quire.server.strict_json import StrictRoute
 from quire.server.traces import trace_body
 
-router = APIRouter(route_class=StrictRoute, tags=["programs"])
+router = APIRouter(route_class=OwnRoute, tags=["programs"])
 
 Name = Annotated[
     str, Path(max_length=256, description="The `id` of a program or session, or a session's own")

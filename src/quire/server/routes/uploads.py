@@ -13,12 +13,12 @@ from starlette.responses import Response
 
 from quire.node.uploads import UploadRecord
 from quire.server.context import caller_of, context_of
+from quire.server.own_route import OwnRoute
 from quire.server.program_records import parameters_body
 from quire.server.schemas.programs import UploadedProgram, UploadedPrograms, UploadRequest
-from quire.server.strict_json import StrictRoute
 from quire.server.upload import code_of
 
-router = APIRouter(route_class=StrictRoute, tags=["programs"])
+router = APIRouter(route_class=OwnRoute, tags=["programs"])
 
 UploadName = Annotated[
     str, Path(max_length=256, description="The `id` or the name of an uploaded program")

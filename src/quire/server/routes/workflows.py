@@ -23,6 +23,7 @@ from quire.programs.workflow.query import Query
 from quire.programs.workflow.runners import ENCODER_KINDS
 from quire.programs.workflow.schema import config_schema, query_schema, results_schema
 from quire.server.context import caller_of, context_of
+from quire.server.own_route import OwnRoute
 from quire.server.program_records import usage_body
 from quire.server.query_events import QueryEvents
 from quire.server.schemas.base import event_responses
@@ -34,10 +35,9 @@ from quire.server.schemas.workflows import (
     Workflow,
     WorkflowList,
 )
-from quire.server.strict_json import StrictRoute
 from quire.server.waiting import wait_ended
 
-router = APIRouter(route_class=StrictRoute, tags=["workflows"])
+router = APIRouter(route_class=OwnRoute, tags=["workflows"])
 
 WorkflowName = Annotated[str, Path(max_length=256, description="The `name` of a workflow")]
 KeptName = Annotated[str, Path(max_length=256, description="The `query_id` of a query")]

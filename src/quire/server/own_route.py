@@ -1,0 +1,38 @@
+"""The class of the routes of Quire's own API.
+
+Routes of other APIs take what their clients send beside it, such as ``?beta=true``; here such a
+parameter can only be a mistake, and a list that is not filtered would be taken for one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.errors import HttpError
+from quire.server.strict_json import StrictRoute
+from quire.server.unknown_fields import instead_of
+
+_MAX_NAME_CHARS = 100
+
+
+class OwnRoute(StrictRoute):
+    """A route that refuses a parameter of its query that it does not have."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        known = [one.alias for one in self.dependant.query_params]
+
+        async def own_handler(request: Request) -> Response:
+            for name in request.query_params:
+                if name not in known:
+                    message = f"{name[:_MAX_NAME_CHARS]}: {instead_of(name, known)}"
+                    raise HttpError(
+                        400, message, code="unknown_parameter", param=name[:_MAX_NAME_CHARS]
+                    )
+            return await handler(request)
+
+        return own_handler
