@@ -267,7 +267,9 @@ async def test_a_launch_that_waits_for_what_is_lost_says_why(nodes: list[RealNod
         body = {"program": "stays", "client_id": "the lost one", "wait": True}
         launch = asyncio.create_task(c.w.http.post("/v1/programs", json=body))
         row: dict[str, Any] = {}
-        while not row:
+        readers = c.w.router.rescue.readers
+        # the router has heard why it stays
+        while not any(row.get("id") in reader.kept for reader in readers):
             listed = (await c.w.http.get("/v1/programs")).json()["data"]
             row = next((one for one in listed if one["client_id"] == "the lost one"), {})
         await c.lose(row["node"])
