@@ -446,3 +446,11 @@ async def test_text_that_is_not_unicode_is_refused(api: Api) -> None:
     assert api.get_vocabs()[65] == b"A"
     with pytest.raises(InvalidArgument, match="lone surrogate at index 1"):
         api.tokenize("a\ud800")
+
+
+@pytest.mark.parametrize("sampler", [0.8, "greedy", None])
+async def test_a_sampler_is_what_the_constructors_return(api: Api, sampler: Any) -> None:
+    queue = api.create_queue()
+    (embed,) = api.alloc_emb(queue, 1)
+    with pytest.raises(InvalidArgument, match=r"give greedy\(\), or for example temperature"):
+        api.sample(queue, embed, sampler, positions=[0])
