@@ -82,7 +82,7 @@ class MachineProbe:
 
 
 def measure_limits(buffer: mmap.mmap, num_threads: int) -> Limits:
-    """In this process. ``buffer`` has the largest of ``READ_SIZES``."""
+    """Measure the limits in this process. ``buffer`` has the largest of ``READ_SIZES``."""
     read = {size: read_rate(buffer, size, num_threads) for size in READ_SIZES}
     flops = {kind: peak_flops(kind, num_threads) for kind in TYPES}
     flops["int8"] = max(flops["int8"], flops["f32"])  # int8 may be widened as well

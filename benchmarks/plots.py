@@ -131,7 +131,7 @@ def draw_lines(
 
 
 def _legend(axes: Any) -> None:
-    """Beside what is drawn, which it would hide."""
+    """Draw the legend beside the plot, which it would hide otherwise."""
     axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 

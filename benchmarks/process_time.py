@@ -12,13 +12,13 @@ from benchmarks.process_memory import tree
 
 
 def cpu_s(pid: int) -> float:
-    """Of ``pid`` and all its descendants that live, since their starts."""
+    """Return the processor time of ``pid`` and its living descendants, each since its start."""
     return sum(map(cpu_s_of_one, tree(pid)))
 
 
 def cpu_s_of_one(pid: int) -> float:
-    """By the process's own clock: its accounts in ``/proc`` count hundredths of a second, which is
-    what a router takes for 500 events."""
+    """Return the processor time of one process by its own clock: its accounts in ``/proc`` count
+    hundredths of a second, which is what a router takes for 500 events."""
     try:
         return time.clock_gettime(~pid << 3 | _RUN_TIME)
     except OSError:

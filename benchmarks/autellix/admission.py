@@ -68,7 +68,8 @@ def study_of(workload: str, over: int, num_fit: int, engines: EngineSpec, seed: 
 def engines_of(
     workload: str, num_fit: int, host_share: float, disk_share: float, costs: Sequence[str]
 ) -> EngineSpec:
-    """With room for so many programs, and for ``host_share`` and ``disk_share`` of that below."""
+    """Return an engine with room for ``num_fit`` programs on the device, and for shares of that on
+    host and disk."""
     kv_tokens = int(num_fit * mean_context(workload))
     return EngineSpec(
         kv_tokens=kv_tokens,

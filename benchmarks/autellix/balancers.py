@@ -1,6 +1,6 @@
 """Balancers on several engines, and how throughput grows with their number (Figs. 14 and 15).
 
-    python benchmarks/autellix/balancers.py [--quick] [--workloads sharegpt lats]
+    python benchmarks/autellix/balancers.py [--quick] [--workloads sharegpt lats] [--loads 1 2 4]
 
 The engines are those of ``systems.py``; each balancer plays the same programs under the same policy
 (``plas`` for ShareGPT, ``atlas`` for LATS). Traces are as long on every number of engines: n
@@ -53,6 +53,12 @@ def contender(policy: str, balancer: str, num_engines: int) -> Contender:
     return Contender(replace(system, scheduler=scheduler), replace(ENGINE, num_engines=num_engines))
 
 
+def loads_of(arguments: Any) -> Sequence[float]:
+    if arguments.loads:
+        return [float(load) for load in arguments.loads]
+    return QUICK_LOADS if arguments.quick else LOADS
+
+
 def balancer_table(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
     rates = rates_of(rows, slo_s)
     cached = {name: fmean(row["cached"] for row in rows if row["system"] == name) for name in rates}
@@ -94,8 +100,7 @@ def replica_table(
 
 def compare_balancers(workload: str, arguments: Any) -> dict[str, Any]:
     numbers = QUICK_NUM_PROGRAMS if arguments.quick else NUM_PROGRAMS
-    loads = QUICK_LOADS if arguments.quick else LOADS
-    trace = Trace(workload, numbers[workload], seeds_of(arguments), loads)
+    trace = Trace(workload, numbers[workload], seeds_of(arguments), loads_of(arguments))
     slo_s = TIMES_ALONE[0] * latency_alone_s(workload, ENGINE)
     contenders = {name: contender(POLICY[workload], name, NUM_ENGINES) for name in BALANCERS}
     rows = sweep(trace, contenders, slo_s, arguments.jobs)
@@ -123,7 +128,7 @@ def grow(arguments: Any) -> dict[str, Any]:
     workload = "sharegpt"
     quick = arguments.quick
     num_programs = (QUICK_NUM_PROGRAMS if quick else NUM_PROGRAMS)[workload]
-    trace = Trace(workload, num_programs, seeds_of(arguments), QUICK_LOADS if quick else LOADS)
+    trace = Trace(workload, num_programs, seeds_of(arguments), loads_of(arguments))
     slo_s = TIMES_ALONE[0] * latency_alone_s(workload, ENGINE)
     rows = {
         number: sweep(
@@ -151,6 +156,7 @@ def main() -> None:
     made = simulation_parser(__doc__)
     made.add_argument("--workloads", nargs="+", choices=POLICY, default=None,
                       help="default: sharegpt lats (with --quick sharegpt)")  # fmt: skip
+    made.add_argument("--loads", nargs="+", type=float, default=None, help=f"default: {LOADS}")
     arguments = made.parse_args()
     workloads = arguments.workloads or (["sharegpt"] if arguments.quick else list(POLICY))
     found = [compare_balancers(workload, arguments) for workload in workloads]

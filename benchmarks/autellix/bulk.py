@@ -41,7 +41,7 @@ BLOCKS, QUICK_BLOCKS = (1, 16, 128, 512), (1, 16, 64)
 
 
 def pools(num_blocks: int) -> dict[str, KVPool]:
-    """Of every backend that this machine has."""
+    """Return the pool of each backend that this machine has, by name."""
     turn = KeyTurn((), (), HEAD_DIM)  # which is for other operations
     sizes = {"num_blocks": num_blocks, "num_host_blocks": num_blocks}
     made: dict[str, KVPool] = {

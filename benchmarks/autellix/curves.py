@@ -80,7 +80,8 @@ def earlier_rows(path: Path, settings: Mapping[str, Any], played: Sequence[str])
 
 
 def throughputs(rows: Sequence[Row], alone_s: float) -> list[dict[str, str]]:
-    """What each system stands by each part of the latency, and how many times the baselines."""
+    """Return the rate that each system sustains for each part of the latency, also as a multiple of
+    the baselines' rates."""
     table = []
     for times, tail in product(TIMES_ALONE, TAILS):
         rates = rates_of(rows, times * alone_s)

@@ -72,7 +72,7 @@ class Tier:
 
 
 class RawFile:
-    """As many bytes, one block at a time."""
+    """A file without a tier, of as many bytes, written and read one block at a time."""
 
     def __init__(self, directory: Path, num_blocks: int, num_bytes: int) -> None:
         self._file, name = tempfile.mkstemp(dir=directory)

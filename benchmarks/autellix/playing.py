@@ -50,7 +50,7 @@ def play(task: Task) -> StudyResult:
 
 
 def play_all(tasks: Sequence[Task], num_jobs: int) -> list[StudyResult]:
-    """Their findings, in the order of ``tasks``."""
+    """Play ``tasks`` in ``num_jobs`` processes; return their results in the order of ``tasks``."""
     began_s = time.monotonic()
 
     def tell(number: int, num_done: int, found: StudyResult) -> None:
@@ -91,6 +91,6 @@ def simulation_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def seeds_of(arguments: argparse.Namespace) -> list[int]:
-    """With ``--quick`` the first only."""
+    """Return the seeds, with ``--quick`` only the first."""
     seeds: list[int] = arguments.seeds or [1, 2, 3]
     return seeds[:1] if arguments.quick else seeds

@@ -81,7 +81,7 @@ def over_seeds(load: float, found: Sequence[Mapping[str, float | str]]) -> list[
 
 
 def medians(rows: Sequence[Row], policies: Sequence[str], loads: Sequence[float]) -> list[Row]:
-    """Of each policy at each load: mean token latency and mean response, over seeds."""
+    """Return the medians over seeds of each policy at each load."""
     lines: list[Row] = []
     for load in loads:
         for policy in policies:
@@ -166,7 +166,7 @@ def examine_workload(workload: str, arguments: Any) -> None:
 
 
 def earlier_rows(path: Path, num_programs: int, played: Sequence[str]) -> list[Row]:
-    """Those of ``path`` of other policies than ``played``."""
+    """Return the rows in ``path`` of policies that are not in ``played``."""
     if not path.exists():
         raise SystemExit(f"{path} does not exist: run without --keep first")
     found = json.loads(path.read_text(encoding="utf-8"))

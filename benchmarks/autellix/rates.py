@@ -22,7 +22,7 @@ class Rate:
 
 
 def rate_at(points: Sequence[tuple[float, float]], latency_s: float) -> Rate:
-    """Where the curve through ``points`` (rate and latency, at rising rates) first goes above
+    """Return where the curve through ``points`` (rate and latency, at rising rates) first exceeds
     ``latency_s``. Between two rates it is a straight line on logarithmic axes; one that
     goes to infinity (a program failed) leaves the lower rate."""
     assert points
@@ -48,7 +48,7 @@ def ratio_of(ours: Rate, other: Rate) -> Rate | None:
 
 
 def median_of(rates: Sequence[Rate]) -> str:
-    """For a table: the median, and the bounds of those that are bounds."""
+    """Return the median as text for a table, preceded by the signs of the rates that are bounds."""
     if not rates:
         return "-"
     bounds = sorted({one.bound for one in rates} - {""})

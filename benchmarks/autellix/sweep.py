@@ -124,7 +124,8 @@ def _rounded(value: Any) -> Any:
 
 
 def rates_of(rows: Sequence[Row], slo_s: float) -> dict[str, dict[str, dict[int, Rate]]]:
-    """By contender, by what of the latency counts (``TAILS``), by seed: the rate it stands."""
+    """Return the rate that each contender sustains, by its name, by the part of the latency
+    (``TAILS``) and by seed."""
     found: dict[str, dict[str, dict[int, Rate]]] = {}
     for name in dict.fromkeys(row["system"] for row in rows):
         own = [row for row in rows if row["system"] == name]

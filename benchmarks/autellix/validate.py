@@ -74,7 +74,7 @@ CHATS = SimulatedConversation(
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run: response in seconds, latency in seconds a token."""
+    """The figures of one run: response in seconds, latency in seconds per token."""
 
     response_mean: float
     response_p95: float
@@ -87,7 +87,8 @@ def chats(num_programs: int, seed: int) -> list[ProgramPlan]:
 
 
 def _fitting(plan: ProgramPlan) -> ProgramPlan:
-    """Without the calls that the model's context has no room for; a first one always has."""
+    """Return ``plan`` without the calls that do not fit into the model's context; the first one
+    always fits."""
     num_fit = sum(
         length + call.num_output <= MAX_CONTEXT
         for call, length in zip(plan.calls, plan.prompt_lengths, strict=True)
@@ -96,7 +97,7 @@ def _fitting(plan: ProgramPlan) -> ProgramPlan:
 
 
 async def profiled() -> EngineProfile:
-    """As ``quire profile`` measures it, with the settings of ``ENGINE``."""
+    """Return the profile of ``ENGINE``, measured as ``quire profile`` does."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.log"
         async with started(NodeConfig((ENGINE,), record_path=path)) as node:
@@ -113,7 +114,7 @@ def _profile_of(times: MessageTimes) -> EngineProfile:
 def simulated(
     plans: Sequence[ProgramPlan], times_s: Sequence[float], engines: EngineSpec, policy: str
 ) -> tuple[Figures, float]:
-    """Its figures, and when the last program ended."""
+    """Simulate ``plans``; return the figures, and when the last program ended."""
     outcomes = SimulationRun(plans, times_s, engines, SchedulerConfig(policy=policy)).run().outcomes
     figures = figures_of(plans, [one.response_s for one in outcomes])
     return figures, max(one.ended_s for one in outcomes)
@@ -222,7 +223,7 @@ def row_of(
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """What the bars say, of the profile that was measured before."""
+    """Return whether each bar is met with the profile that was measured before the runs."""
     means = [row[f"{name}_mean off"] for row in rows for name in ("response", "latency")]
     tails = [row[f"{name}_p95 off"] for row in rows for name in ("response", "latency")]
     return {

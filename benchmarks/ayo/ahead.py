@@ -31,7 +31,7 @@ MOST_CHUNKS = 256
 
 @dataclass(slots=True)
 class Counts:
-    """Of all queries of one application: runs ahead, and tokens of answers that were dropped."""
+    """The runs ahead of all queries of one application, and the tokens of dropped answers."""
 
     begun: int = 0
     kept: int = 0
@@ -41,8 +41,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Of one application's queries. ``same_order`` and ``found``: see ``SAME_ORDER`` and
-    ``FOUND``."""
+    """What the queries of one application share. ``same_order`` and ``found``: see ``SAME_ORDER``
+    and ``FOUND``."""
 
     experience: Experience
     counts: Counts
@@ -64,7 +64,8 @@ class Outcome:
     def outputs_of(
         self, primitive: Primitive, inputs: Mapping[str, Any], stored: Sequence[str]
     ) -> dict[str, Any]:
-        """Of every port but those that are calls of models. ``stored``: what a search may find."""
+        """Return the value of each port that is no model call. ``stored``: the texts that a search
+        may find."""
         match primitive.op:
             case Op.CONDITION:
                 return {"out": self.searches}
@@ -85,7 +86,8 @@ class Outcome:
         }
 
     def _ranked(self, texts: Sequence[str], top_n: int) -> list[str]:
-        """Who knows more texts behind these ranks them alike."""
+        """Return the best ``top_n`` of ``texts``. Further texts behind them do not change the
+        order."""
         drawn, once = Random(self.seed), list(dict.fromkeys(texts))
         num_same = 0
         while num_same < top_n and drawn.random() < self.speculation.same_order:
@@ -93,7 +95,8 @@ class Outcome:
         return [*once[:num_same], *once[top_n:], *once[num_same:top_n]][:top_n]
 
     def _scores(self, texts: Sequence[str]) -> list[float]:
-        """The best are those of the ranking, but for one that no search finds, if it is drawn."""
+        """Return a score for each text. The best are those of ``_ranked``, except for one that no
+        search finds, if it is drawn."""
         drawn, best = Random(-1 - self.seed), self._ranked(texts, TOP_N)
         num_found = 0
         while num_found < TOP_N and drawn.random() < self.speculation.found:
@@ -105,7 +108,8 @@ class Outcome:
 
 
 def _found(primitive: Primitive, stored: Sequence[str]) -> list[str]:
-    """The searches of a query find different texts as long as there are some."""
+    """Return what a search finds; searches of one query find different texts while there are
+    enough."""
     num = (primitive.size or 1) * (primitive.fan or 1)
     first = primitive.first * (primitive.fan or 1)
     return [stored[(first + place) % len(stored)] for place in range(num)]

@@ -54,7 +54,7 @@ class Application:
     instruction: str = INSTRUCTION
 
     def instructed(self, instruction: str) -> Application:
-        """With another text in front of all prompts."""
+        """Return the application with ``instruction`` in front of all prompts."""
         config = {
             node: {
                 name: value.replace(INSTRUCTION, instruction) if isinstance(value, str) else value
@@ -65,7 +65,7 @@ class Application:
         return replace(self, config=config, instruction=instruction)
 
     def query(self, num_chunks: int = NUM_CHUNKS) -> dict[str, Any]:
-        """A question, and a document that the chunker cuts into so many."""
+        """Return a question and a document that the chunker cuts into ``num_chunks`` chunks."""
         if not self.has_documents:
             return {"question": "Who?"}
         text = " ".join(f"w{number}" for number in range(226 * num_chunks))

@@ -140,11 +140,11 @@ class ModelCall:
         self._program.post(SetQueueDepth(self._queue, *place))
 
     def prioritise(self, priority: int) -> None:
-        """Also what is being computed."""
+        """Set the priority of the call's commands, running ones included."""
         self._program.post(SetQueuePriority(self._queue, priority))
 
     def drop(self) -> None:
-        """Cancel it."""
+        """Cancel the call."""
         self._program.post(CloseQueue(self._queue))
 
     def fork(self, place: Place, priority: int) -> ModelCall:
@@ -163,7 +163,8 @@ class ModelCall:
         self.tokens += tokens
 
     def run(self, done: Done) -> None:
-        """What was added so far, but for the last token, which may merge with what follows."""
+        """Prefill what was added so far, except for the last token, which may merge with the next
+        text."""
         command = self._decode(len(self._pending) - 1, max_tokens=0)
 
         def told(action: Deliver) -> None:
@@ -199,7 +200,8 @@ class ModelCall:
             self._program.soon(done)
 
     def _more_pages(self, num_tokens: int) -> list[Command]:
-        """For a text of so many tokens, beyond those that the call has."""
+        """Return the command that allocates the pages that a text of ``num_tokens`` still needs, if
+        any."""
         num = -(-num_tokens // PAGE_SIZE)
         assert num <= PAGES_OF_CALL, "the pages of a call are few"
         first = self._first_page - self._num_shared

@@ -60,7 +60,8 @@ def breakdown(setting: Setting, core: str) -> list[Row]:
 def _parts(
     module: Module, whole_s: float, stated: Stated, models: Mapping[str, str]
 ) -> Iterator[tuple[str, float]]:
-    """Of the synthesis, decoding is all tokens of its rounds but the first of each."""
+    """Yield the parts of a module with their seconds: prefilling and decoding for the synthesis,
+    where decoding is all tokens of its rounds except the first of each."""
     if module.name != "synthesis":
         yield module.name, whole_s
         return
@@ -102,7 +103,7 @@ def end_to_end(
 
 
 def speedups(rows: Sequence[Row]) -> list[Row]:
-    """Of Fig. 8's rows: how many times as fast as each baseline Quire is."""
+    """Return how many times as fast as each baseline Quire is, from the rows of Fig. 8."""
     table: list[Row] = []
     points = dict.fromkeys((row["application"], row["core"], row["load"]) for row in rows)
     for point in points:
@@ -187,8 +188,9 @@ def sensitivity(setting: Setting, core: str) -> list[Row]:
 def speculation(
     setting: Setting, application: Application, core: str, same: float, found_share: float
 ) -> list[Row]:
-    """With and without what runs ahead, under each share; and all queries at once, whose seconds
-    are those until the last one has ended. ``same`` and ``found_share``: see ``ahead``."""
+    """Return the latencies with and without speculation at each share of the load, and with all
+    queries at once, where the seconds are those until the last query ends. ``same`` and
+    ``found_share``: see ``ahead``."""
     rate = saturation(CHAIN, application, setting.stated, core)
     at_once = [0.0] * setting.num_queries
     loads = {str(share): setting.arrivals(share, rate) for share in setting.shares}
@@ -243,6 +245,6 @@ def _beside(
 
 
 def _busy(finding: Finding) -> float:
-    """Of the time of all models' engines."""
+    """Return the mean share of time in which the engines of the models are busy."""
     models = [share for name, share in finding.busy.items() if "#" in name]
     return round(sum(models) / len(models), 3)

@@ -101,8 +101,8 @@ class ChainQuery(Program):
             engine.enter(begin)
 
     def _bundles_of(self, request: Request) -> Server | None:
-        """Who lets invocations in at the engine that is asked; None: it takes one request at a time
-        anyhow."""
+        """Return the server that admits invocations to the engine of ``request``; None if that
+        engine takes one request at a time."""
         if isinstance(request, Texts):
             return self.world.server(f"invocations of {request.model}")
         if isinstance(request, Asked):
@@ -203,7 +203,8 @@ class AgentsQuery(ChainQuery):
 
 
 def _without(modules: Sequence[Module], left_out: Sequence[Module]) -> list[Module]:
-    """Who needs a module that is left out needs what that one needs."""
+    """Return ``modules`` without ``left_out``; what needed one of these needs what that one
+    needs."""
     instead = {one.name: one.needs for one in left_out}
     return [
         replace(one, needs=tuple(n for need in one.needs for n in instead.get(need, (need,))))

@@ -24,7 +24,7 @@ NUM_QUERIES, NUM_FOUND, TOP_N = 3, 16, 3
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """For an encoder."""
+    """A request for an encoder."""
 
     model: ModelId
     num: int
@@ -32,7 +32,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """For a model. ``role``: see ``Application.roles``."""
+    """A request for a model. ``role``: see ``Application.roles``."""
 
     role: str
     prompt: tuple[PromptPart, ...]
@@ -41,7 +41,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """For the ``chunker``, the ``database`` or the ``web``."""
+    """A request for the ``chunker``, the ``database`` or the ``web``."""
 
     where: str
     seconds: float
@@ -155,7 +155,7 @@ def contextual(stated: Stated) -> list[Module]:
 
 
 def instructed(modules: Sequence[Module], instruction: str) -> list[Module]:
-    """With ``instruction`` in front of all prompts."""
+    """Return ``modules`` with ``instruction`` in front of all prompts."""
 
     def part(one: PromptPart) -> PromptPart:
         if one.name is not None:

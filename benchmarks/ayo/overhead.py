@@ -45,7 +45,7 @@ class AtOnce:
         }
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 def optimising_s(application: Application, cache: GraphCache | None) -> float:
@@ -60,7 +60,7 @@ def optimised(application: Application) -> Graph:
 
 
 def scheduling_s(application: Application) -> float:
-    """Of one query."""
+    """Return the scheduling time of one query."""
     graph = optimised(application)
     runners = {engine.name: AtOnce() for engine in graph.engines}
 

@@ -104,8 +104,8 @@ def sensitivity(setting: Setting, quick: bool) -> list[Row]:
 
 
 def speculation(setting: Setting, quick: bool) -> list[Row]:
-    """With what is assumed of rankings; without ``quick`` also if it is right less often, and
-    always."""
+    """Play speculation with the assumed chances of rankings; without ``quick`` also with lower
+    chances, and with a chance of 1."""
     points = [(SEARCH, setting, SAME_ORDER, FOUND), (ADVANCED, _ends(setting), SAME_ORDER, FOUND)]
     if not quick:
         points += [(ADVANCED, _ends(setting), SAME_ORDER, LESS), (ADVANCED, _ends(setting), 1, 1)]
@@ -150,7 +150,7 @@ QUICK = ("fig1", "fig3", "fig8-naive", "fig8-advanced", "fig10")
 
 
 def written(name: str, out: Path, factor: float, num_queries: int, rows: Sequence[Row]) -> None:
-    """As JSON, on stdout and in ``out``, without anything of this machine."""
+    """Print ``rows`` as JSON and write them to ``out``, without anything of this machine."""
     fields = {"benchmark": f"ayo/{name}", "factor": factor, "num_queries": num_queries}
     line = json.dumps({**fields, "rows": rows})
     print(line, flush=True)

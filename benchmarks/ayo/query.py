@@ -64,7 +64,7 @@ class PacedQuery(Program):
     # -- the graph ---------------------------------------------------------------------------------
 
     def _start(self, primitives: list[Primitive]) -> None:
-        """As the graph scheduler does: what no engine works on ends at once."""
+        """Start ``primitives`` as the graph scheduler does; what needs no engine ends at once."""
         ready, waiting = list(primitives), list[Primitive]()
         while ready:
             primitive = ready.pop(0)
@@ -202,7 +202,7 @@ class PacedQuery(Program):
         return run
 
     def _has_begun(self, primitive: Primitive) -> bool:
-        """Whether it has run ahead, or does, so that it need not be carried out."""
+        """Return whether ``primitive`` runs ahead or has done so, and keep that run."""
         run = self._kept(primitive)
         if run is None:
             return False
@@ -254,7 +254,7 @@ class PacedQuery(Program):
     # -- the model ---------------------------------------------------------------------------------
 
     def _prompt(self, primitive: Primitive) -> None:
-        """What a prefilling adds to its call's prompt."""
+        """Add the parts of a prefilling to the prompt of its call."""
         if primitive.op not in PREFILLS:
             return
         run = self._kept(primitive)

@@ -117,7 +117,7 @@ def chat_model(shape: str, cache: Path) -> Path:
 
 
 def node_config(arguments: Namespace, core: Path, tenants: Sequence[TenantId]) -> NodeConfig:
-    """Nothing is kept beyond a query; rows of a batch do not depend on others in it, so that
+    """Return a node that keeps nothing beyond a query, and whose batches are invariant, so that
     answers can be compared."""
     engines = tuple(
         dataclasses.replace(one, num_threads=len(arguments.llm_cores), batch_invariant=True)
@@ -161,7 +161,7 @@ def pin(models: Sequence[int], llm_cores: Sequence[int], other_cores: Sequence[i
 
 
 class Spent(NamedTuple):
-    """By one query: wall time, and processor time of the models and of all else."""
+    """The wall time of one query, and the processor time of the models and of everything else."""
 
     wall_s: float
     models_s: float
@@ -180,7 +180,7 @@ class Rounds:
         self._programs: dict[tuple[str, str], Inferlet] = {}
 
     async def play(self, name: str, num_rounds: int) -> dict[str, list[Spent]]:
-        """What each contender spent, by round, behind a round that warms up."""
+        """Return what each contender spent in each round, after a warm-up round."""
         spent: dict[str, list[Spent]] = {one: [] for one in PASSES}
         for number in range(num_rounds + 1):
             asked = query(name, self._arguments, number)
@@ -252,7 +252,7 @@ def row_of(name: str, spent: Mapping[str, Sequence[Spent]]) -> dict[str, Any]:
 
 
 def add_node_options(made: ArgumentParser) -> None:
-    """Of the node and where its processes run."""
+    """Add the options of the node and of the cores of its processes."""
     made.add_argument("--encoder", required=True, help="directory of an embedding model")
     made.add_argument("--core", choices=SHAPES, default="small", help="shape of the core model")
     made.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="folder of models")

@@ -107,7 +107,7 @@ class Player:
         self._programs = [(workflow(find_application(name)), CONFIG[name]) for name in names]
 
     async def play(self, way: str, asked: Sequence[dict[str, Any]]) -> tuple[Spent, list[str]]:
-        """What a query took, and all answers."""
+        """Return what a query took, and all answers."""
         node = self._nodes[NOT_KEPT if way == NOT_KEPT else SHARED]
         turns = asyncio.Semaphore(self._at_once)
         tenants = self._tenants(way, len(asked))
@@ -129,7 +129,7 @@ class Player:
         return spent, list(answers)
 
     def _tenants(self, way: str, num_queries: int) -> list[TenantId]:
-        """Of each query."""
+        """Return the tenant of each query."""
         if way == APART:
             return [self._apart.pop() for _ in range(num_queries)]
         if way == BY_WORKFLOW:

@@ -83,7 +83,7 @@ class Stated:
     timeout_s: float = 0.0
 
     def scaled(self, factor: float) -> Stated:
-        """With ``factor`` times what is assumed of engines."""
+        """Return the figures with the assumed times of engines multiplied by ``factor``."""
         names = (
             "rank_s", "rank_one_s", "chunk_s", "ingest_s", "search_s", "web_s", "hand_over_s"
         )  # fmt: skip

@@ -39,7 +39,7 @@ _MODULE_OF_NODE: Mapping[str, str] = MappingProxyType(
 
 
 def rows(setting: Setting, core: str) -> list[Row]:
-    """For each application a row of seconds for each module."""
+    """Return a row for each module of each application, with its seconds."""
     return [row for one in APPLICATIONS.values() for row in way(setting, one, core)]
 
 
@@ -84,7 +84,8 @@ def module_names(graph: Mapping[str, Primitive], *, searches_web: bool = False) 
 def _before(
     graph: Mapping[str, Primitive], ended_s: Mapping[str, float], one: str
 ) -> Iterator[str]:
-    """Those that an encoder has ended before it ended ``one``: it takes one at a time."""
+    """Yield the primitives that the encoder of ``one`` ended before it: an encoder runs one at a
+    time."""
     primitive = graph[one]
     if primitive.op in (Op.EMBEDDING, Op.RERANKING):
         for name, end_s in ended_s.items():
@@ -98,7 +99,8 @@ def added(
     module_of: Callable[[str], str],
     begun_s: float = 0.0,
 ) -> dict[str, float]:
-    """By module what it adds to the way that decides, of a query that began at ``begun_s``."""
+    """Return by module the seconds that it adds to the critical path of a query that began at
+    ``begun_s``."""
     found: dict[str, float] = {}
     one: str | None = max(ended_s, key=lambda name: ended_s[name])
     while one is not None:

@@ -60,7 +60,7 @@ def _parts(setting: Setting, name: str, share: float, rate: float) -> list[Row]:
 
 
 def waited(query: PacedQuery) -> dict[str, float]:
-    """By module what it adds to the way that decides, waiting for its engine included."""
+    """Return by module the seconds that it adds to the critical path, with its waiting."""
     assert query.begun_s is not None, "it has begun"
     ended_s = {one: end_s for one, (_, end_s) in query.spans.items()}
     graph = query.graph.primitives

@@ -66,7 +66,7 @@ class World:
         return self._servers[name]
 
     def gathering(self, encoder: ModelId) -> Gathering:
-        """Who lets the baselines' texts in at ``encoder``."""
+        """Return what gathers the baselines' texts into batches for ``encoder``."""
         if encoder not in self._gatherings:
             stated = self.stated
             made = Gathering(self.simulation, stated.max_batch, stated.timeout_s)

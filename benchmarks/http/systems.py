@@ -63,7 +63,7 @@ class System:
 def _start(
     model: str, cache: Path, max_sequences: int = MAX_SEQUENCES, *, backend: str = "auto"
 ) -> Server:
-    """Its own default is 256 sequences; it is told only of more."""
+    """Start Quire. ``max_sequences`` is passed on only above 256, which is its default."""
     more = ("--max-sequences", str(max_sequences)) if max_sequences > 256 else ()
     return start_quire(model, cache, "--allow-upload", "--backend", backend, *more)
 

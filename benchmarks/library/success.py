@@ -51,8 +51,8 @@ def wilson(correct: int, num_cases: int, z: float = 1.96) -> tuple[float, float]
 
 
 async def solved(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[bool]:
-    """Which cases the program solves. A case in which it fails with an error counts as not
-    solved."""
+    """Return for each case whether the program solves it. A case in which it fails with an
+    error counts as not solved."""
 
     async def one(case: Case) -> bool:
         async with limit:
@@ -68,7 +68,7 @@ async def solved(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[b
 
 
 async def solved_plainly(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[bool]:
-    """Which cases plain decoding solves."""
+    """Return for each case whether plain decoding solves it."""
 
     async def one(case: Case) -> bool:
         async with limit:

@@ -70,14 +70,14 @@ def fill(tree: PageTree, engines: Sequence[NodeEngine], num_blocks: int) -> Keys
 
 
 def decide(strategy: Quire, engines: Sequence[NodeEngine], tree: PageTree, keys: Keys) -> None:
-    """What a request costs once its keys are known."""
+    """Decide on one request whose keys are known."""
     tokens = [0] * (PAGE_SIZE * len(keys) + 1)
     located = LocatedPrompt(tokens, keys, PAGE_SIZE, tree.matched(keys, PAGE_SIZE))
     strategy.plan(located, engines)
 
 
 def ready(engines: Sequence[NodeEngine]) -> list[NodeEngine]:
-    """As the router finds them."""
+    """Return the engines that are ready, as the router selects them."""
     return [
         engine
         for engine in engines

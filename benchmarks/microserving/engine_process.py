@@ -26,7 +26,7 @@ def i32(values: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 class EngineProcess:
-    """Its messages; results and ends of exchanges are kept apart."""
+    """An engine in a process of its own; results and ends of exchanges are kept apart."""
 
     def __init__(self, directory: Path, dtype: str, num_threads: int | None, **cache: Any) -> None:
         self._config = EngineConfig(

@@ -120,7 +120,7 @@ def measure(arguments: Any, model: str) -> dict[str, Any]:
 
 @contextmanager
 def _on(core: int | None) -> Iterator[None]:
-    """What is started within runs on ``core`` alone; None: wherever it likes."""
+    """Let what is started within run on ``core`` alone; None: on any core."""
     before = os.sched_getaffinity(0)
     if core is not None:
         os.sched_setaffinity(0, {core})

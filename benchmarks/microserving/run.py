@@ -24,6 +24,7 @@ SCRIPTS = {
     "two_nodes": Script("the virtual cluster against two real nodes", ("rounds",)),
     "figure10": Script("Fig. 10, in virtual time"),
     "figure11": Script("Fig. 11, in virtual time"),
+    "figure12": Script("Fig. 12, in virtual time"),
     "figure13": Script("Fig. 13, in virtual time"),
     "zipf": Script("prompts with popular beginnings, in virtual time"),
 }

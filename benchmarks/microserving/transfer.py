@@ -70,7 +70,7 @@ def copy_s(num_bytes: int) -> float:
 
 
 def tcp_s(num_bytes: int) -> float:
-    """Until the receiver has said that it has everything."""
+    """Return the seconds until the receiver has confirmed all bytes."""
     source, target = np.ones(num_bytes, np.uint8), memoryview(bytearray(num_bytes))
     listener = socket.create_server(("127.0.0.1", 0))
     sending = socket.create_connection(listener.getsockname())
@@ -151,7 +151,7 @@ async def _measure_length(
 
 
 def draw(rows: list[dict[str, Any]], out: Path) -> None:
-    """Of the first model and number type."""
+    """Draw the rows of the first model and number type."""
     shown = [row for row in rows if all(row[key] == rows[0][key] for key in ("model", "dtype"))]
     lengths = list(dict.fromkeys(row["tokens"] for row in shown))
     series = {

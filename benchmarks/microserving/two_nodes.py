@@ -71,7 +71,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """What two nodes did. ``alone_s``: times to the first token of requests that came alone."""
+    """The measurements of two nodes. ``alone_s``: times to the first token of requests that
+    came alone."""
 
     times: dict[str, Spread]
     alone_s: float
@@ -191,7 +192,7 @@ def _call_s(study: ClusterStudy, strategy: StrategySource, alone_s: float) -> fl
 
 
 def own_engine(real: Real) -> EngineSpec:
-    """As the run's own messages were."""
+    """Return an engine whose costs are fitted to the run's own messages."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
     made = fit(real.samples, real.info, machine=processor(), date=date, release=__version__)
     return made.engines()

@@ -88,7 +88,8 @@ def curves(
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """Of the seeds of each point, figure by figure; every request that failed counts."""
+    """Return the medians over the seeds of each point, figure by figure; failed requests are
+    added up."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name) for name in _POINT), []).append(row)

@@ -112,7 +112,7 @@ def quantises(name: str) -> bool:
 
 
 def gguf_file(cache: Path, model: str, kind: str) -> Path:
-    """Where the weights of ``model`` are for llama.cpp, in its type ``kind``."""
+    """Return the file of the weights of ``model`` for llama.cpp, in its type ``kind``."""
     return cache / "llamacpp-models" / f"{model}-{kind}.gguf"
 
 
@@ -123,7 +123,8 @@ def default_peers() -> tuple[str, ...]:
 
 
 def available(names: Iterable[str], model: str, cache: Path) -> dict[str, PeerLaunch]:
-    """Those of ``names`` that are installed; reports the others on stderr, with the remedy."""
+    """Return the peers of ``names`` that are installed; report the others on stderr, with the
+    remedy."""
     found = {}
     for name in names:
         try:

@@ -29,7 +29,7 @@ class WorkerModel(Protocol):
 
 
 class Stopwatch:
-    """When the tokens of one run became known, in seconds from its start."""
+    """The times at which the tokens of one run became known, in seconds from its start."""
 
     def __init__(self, num_prompts: int) -> None:
         self._arrivals: list[list[tuple[float, int]]] = [[] for _ in range(num_prompts)]

@@ -71,7 +71,7 @@ def end(runner: asyncio.Runner, serving: AbstractAsyncContextManager[LoopNode]) 
 
 
 def best_of_each(rates: dict[str, list[float]]) -> dict[str, list[float]]:
-    """For each policy, the setting with the best median."""
+    """Return the setting with the best median of each policy."""
     best: dict[str, list[float]] = {}
     for name, values in rates.items():
         policy = name.split()[0]

@@ -111,7 +111,7 @@ class RemoteContext:
         return RemoteContext(self.model, self.tokens)
 
     def drop(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     async def generate(
         self,

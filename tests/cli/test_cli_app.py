@@ -11,9 +11,12 @@ from typing import get_args
 import pytest
 from cli_invoke import invoke
 
+from quire.cli.process_table import ShownState
 from quire.cli.scheduler_options import BalancerOption, PolicyOption
 from quire.control.placement.balancers import BALANCERS
 from quire.control.policies import POLICIES
+from quire.control.programs.program import ProgramState as SessionState
+from quire.programs.runtime.running import ProgramState
 
 Capture = pytest.CaptureFixture[str]
 
@@ -122,9 +125,45 @@ def test_what_cannot_be_done_ends_with_status_2(
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("serve", "--policy", "fastest"), "'fastest' is not one of 'fcfs', 'program_fcfs'"),
+        (("ps", "--state", "done"), "'done' is not one of 'starting', 'idle', 'waiting'"),
+        (("serve", "--port", "99999"), "should be less than or equal to 65535, not 99999"),
+        (("serve", "--port", "http"), "should be a valid integer"),
+        (("serve", "--head-timeout", "0"), "should be greater than or equal to 0.1, not 0"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_what_is_said_of_a_wrong_value_repeats_it(
+    capsys: Capture, arguments: tuple[str, ...], message: str
+) -> None:
+    ran = invoke(capsys, *arguments)
+    said = " ".join(ran.err.replace("│", " ").split())
+    assert ran.code == 2
+    assert message in said
+    assert arguments[-1] in said
+    assert "Value error" not in said
+
+
 def test_the_choices_of_policies_are_those_there_are() -> None:
     assert set(get_args(PolicyOption)) == set(POLICIES)
     assert set(get_args(BalancerOption)) == set(BALANCERS)
+
+
+def test_the_states_that_ps_chooses_from_are_those_there_are() -> None:
+    assert set(get_args(ShownState)) == {*ProgramState, *get_args(SessionState)}
+
+
+def test_the_first_tab_in_zsh_completes(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zsh loads the script with the first TAB and calls it as ``_quire``: it must complete then."""
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    script = invoke(capsys, "--show-completion", "zsh").out
+    assert script.startswith("#compdef quire\n")
+    *_, condition, call, end = script.splitlines()
+    assert condition == 'if [[ "$funcstack[1]" == "_quire" ]]; then'
+    assert (call.strip(), end) == ('_quire_completion "$@"', "fi")
 
 
 @pytest.mark.parametrize(

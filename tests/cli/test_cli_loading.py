@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
 from cli_invoke import invoke
 from terminal_screen import screen_of
 
+from quire.cli import progress_lines
 from quire.cli.loading import loading_progress
 
 WIDTH = 160
@@ -52,12 +54,23 @@ def test_workflows_that_were_named_are_told_with_their_address(
 
 
 def test_a_stage_that_begins_later_is_a_line_of_its_own(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first program of a node has its sandbox built, long after the models are there."""
+    monkeypatch.setattr(progress_lines, "INTERVAL_S", inf)
     with loading_progress() as progress:
         progress("quire-mini: starting", 0.5)
-    assert capsys.readouterr().err == "", "there is no terminal"
+    assert capsys.readouterr().err == "", "there is no terminal, and it took no ten seconds"
     for fraction in (0.0, 0.5, 1.0):
         progress("building the sandbox", fraction)
     assert capsys.readouterr().err == "building the sandbox ...\n"
+
+
+def test_without_a_terminal_a_long_stage_is_told_in_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_lines, "INTERVAL_S", 0.0)
+    with loading_progress() as progress:
+        for fraction in (0.0, 0.5):
+            progress("compiling", fraction)
+    assert capsys.readouterr().err == "compiling: 0 %\ncompiling: 50 %\n"

@@ -126,7 +126,7 @@ def test_kill_ends_a_program(capsys: Capture, node: NodeClient, waiter: str) -> 
     ran = invoke(capsys, "kill", waiter, "--url", node.url)
     assert ran.out == f"cancelled {waiter}\n"
     attached = invoke(capsys, "attach", waiter, "--url", node.url)
-    assert attached.code != 0
+    assert attached.code == 130  # as 'quire run' ends whose program was cancelled
     assert "error:" in attached.err
 
 
@@ -196,6 +196,20 @@ def test_run_of_a_failing_program_ends_with_status_1(
     assert ran.code == 1
     assert "ZeroDivisionError" in ran.err
     assert "line 5, in fail" in ran.err
+
+
+def test_attach_to_a_failing_program_ends_with_status_1(
+    capsys: Capture, node: NodeClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "failing.py"
+    path.write_text(
+        "from quire.programs.sdk import inferlet\n\n@inferlet()\nasync def fail(api):\n    1 / 0\n",
+        encoding="utf-8",
+    )
+    failing = invoke(capsys, "run", str(path), "--detach", "--url", node.url).out.strip()
+    attached = invoke(capsys, "attach", failing, "--url", node.url)
+    assert attached.code == 1
+    assert "ZeroDivisionError" in attached.err
 
 
 def test_run_of_a_library_program(capsys: Capture, node: NodeClient) -> None:

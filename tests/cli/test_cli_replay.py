@@ -27,7 +27,7 @@ EVENTS = (
 )
 
 
-def _record(path: Path, *, truthful: bool) -> None:
+def record(path: Path, *, truthful: bool) -> None:
     """A log of three events; an untruthful one claims an action that control never took."""
     controller = make_controller(CONFIG.scheduler, CONFIG.tenants)
     recorder = EventRecorder(path, CONFIG)
@@ -39,7 +39,7 @@ def _record(path: Path, *, truthful: bool) -> None:
 
 def test_a_log_that_replays_equal(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "events.log"
-    _record(path, truthful=True)
+    record(path, truthful=True)
     ran = invoke(capsys, "replay", str(path))
     assert ran.code == 0
     assert "3 events" in ran.out
@@ -48,7 +48,7 @@ def test_a_log_that_replays_equal(capsys: Capture, tmp_path: Path) -> None:
 
 def test_a_log_that_was_cut_off(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "events.log"
-    _record(path, truthful=True)
+    record(path, truthful=True)
     path.write_bytes(path.read_bytes()[:-3])
     ran = invoke(capsys, "replay", str(path))
     assert ran.code == 0
@@ -57,7 +57,7 @@ def test_a_log_that_was_cut_off(capsys: Capture, tmp_path: Path) -> None:
 
 def test_the_first_difference_is_named(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "events.log"
-    _record(path, truthful=False)
+    record(path, truthful=False)
     ran = invoke(capsys, "replay", str(path))
     assert ran.code == 1
     assert "differs at event 0, time 1.000000 s" in ran.out

@@ -13,7 +13,7 @@ from cli_invoke import invoke
 from documents_made import page_of, pdf_of
 from test_cli_run import save_encoder
 
-from quire.cli.exit_codes import EXIT_ERROR, EXIT_FAILED
+from quire.cli.exit_codes import EXIT_ERROR
 
 ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[2] / "examples/workflows"))
 MINE = """
@@ -192,6 +192,48 @@ def test_an_application_of_a_file_is_explained(
         assert (ran.code, message in " ".join(ran.err.split())) == (EXIT_ERROR, True), ran.err
 
 
+def test_a_query_that_its_node_could_not_answer_is_refused_before_the_node_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr("quire.cli.workflow.run_here", lambda *given: started.append(given))
+    monkeypatch.setattr("quire.cli.workflow.finish", lambda running: None)
+    embeds = str(save_encoder(tmp_path / "bert"))
+    ran = invoke(capsys, "workflow", "run", "advanced-rag", *ASKED, "--encoder", embeds)
+    assert ran.code == EXIT_ERROR
+    assert "kind cross encoder, and the node has bert (embedding)" in " ".join(ran.err.split())
+    late = ("--encoder", f"late-interaction:{embeds}")
+    ran = invoke(capsys, "workflow", "run", "advanced-rag", *ASKED, *late)
+    assert "kind embedding, and the node has bert-late-interaction" in " ".join(ran.err.split())
+    ran = invoke(capsys, "workflow", "run", SEARCH, "--question", "Who?")
+    assert ran.code == EXIT_ERROR
+    assert "needs a search engine, and this node has none" in " ".join(ran.err.split())
+    assert not started
+    for encoders in (("--encoder", embeds, *late), ("--encoder", "some/hub-id")):
+        ran = invoke(capsys, "workflow", "run", "advanced-rag", *ASKED, *encoders)
+        assert (ran.code, ran.err) == (0, ""), "the node itself finds out what it does not know"
+    assert len(started) == 2
+
+
+def test_a_model_is_loaded_only_if_the_workflow_needs_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = []
+    monkeypatch.setattr("quire.cli.workflow.run_here", lambda node, query: nodes.append(node))
+    monkeypatch.setattr("quire.cli.workflow.finish", lambda running: None)
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    city = ("--input", "city=Oslo")
+    for arguments in (
+        (f"{file}:app", *city), (f"{file}:app", *city, "--model", "quire-mini"),
+        ("agent", "--question", "Who?"),
+    ):  # fmt: skip
+        assert invoke(capsys, "workflow", "run", *arguments).code == 0
+    assert [[str(one.name) for one in node.engines] for node in nodes] == [
+        [], ["quire-mini"], ["quire-reader"]
+    ]  # fmt: skip
+
+
 @pytest.mark.e2e
 async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
     """A Markdown, a PDF and an HTML file: the answer is in the last."""
@@ -230,7 +272,7 @@ async def test_search_generation_searches_a_directory(tmp_path: Path) -> None:
     question = "What is the job of Kabo?"
     for search, code, words in (
         (("--search", str(tmp_path)), 0, b"baker"),
-        ((), EXIT_FAILED, b"needs a search engine"),
+        ((), EXIT_ERROR, b"needs a search engine"),
     ):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "quire.cli", "workflow", "run", SEARCH, *search,

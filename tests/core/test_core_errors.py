@@ -33,7 +33,7 @@ def test_codes_are_unique_and_the_module_names_every_class() -> None:
     assert all(cls.__name__ in errors.__doc__ for cls in ALL)
 
 
-LOST = (errors.EngineLost, errors.PageLost, errors.TransferFailed)
+LOST = (errors.EngineLost, errors.PageLost, errors.TransferFailed, errors.RequestInterrupted)
 
 
 def test_capacity_and_what_was_lost_are_retriable_and_bad_requests_are_not() -> None:

@@ -62,6 +62,8 @@ class ChaosNode:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._said = ""
+        """What the node has said last of its health."""
 
     @property
     def log(self) -> Path:
@@ -86,17 +88,27 @@ class ChaosNode:
         await self.ready()
 
     async def ready(self) -> None:
-        """Every engine serves, and is not about to be noticed as lost."""
+        """Every engine serves, and is not about to be noticed as lost. An engine that was given up
+        will not serve again, so nobody waits for it."""
+        self._said = "it takes no connections"
         async with httpx.AsyncClient(base_url=self.url, timeout=READY_S) as http:
-            await until(lambda: self._is_ready(http), READY_S, "the node is not ready")
+            await until(
+                lambda: self._is_ready(http),
+                READY_S,
+                lambda: f"the node is not ready: {self._said}",
+            )
 
     async def _is_ready(self, http: httpx.AsyncClient) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, "the node has ended: see its log"
         try:
-            return (await http.get("/ready")).status_code == 200
+            answer = await http.get("/ready")
         except httpx.TransportError:
             return False
+        self._said = answer.text
+        states = [engine["state"] for engine in answer.json()["engines"].values()]
+        assert "failed" not in states, f"an engine was given up: {self._said}"
+        return answer.status_code == 200
 
     def kill(self) -> list[int]:
         """SIGKILL; returns the processes that it had started."""

@@ -16,7 +16,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import chaos_actions
 import httpx
 import pytest
 import pytest_asyncio
@@ -24,7 +26,10 @@ from chaos_actions import ACTIONS, Action, Chaos
 from chaos_node import READY_S, ChaosNode, Levels, gone
 from hostile_guests import KEEPS
 
+from quire.cluster.simulation.virtual_loop import VirtualLoop
 from quire.core.scratch import MIN_AGE_S
+from quire.node import RestartLimits
+from quire.simulation import VirtualClock
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="levels are read from /proc"),
@@ -83,6 +88,50 @@ def test_what_is_left_behind_is_named() -> None:
         "files": (60, 77),
         "temporary_files": (0, 1),
     }
+
+
+class SlowNode:
+    """A node, and a client of it, that notices the losses of its engine after some ``delays_s``,
+    and gives it up by ``RestartLimits``."""
+
+    def __init__(self, delays_s: list[float]) -> None:
+        self._delays_s = iter(delays_s)
+        self._noticed_s: list[float] = []
+        self._limits = RestartLimits()
+        self.is_given_up = False
+
+    def child(self, module: str) -> int:
+        asyncio.get_running_loop().call_later(next(self._delays_s), self._notice)
+        return 0
+
+    def _notice(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        recent = [at_s for at_s in self._noticed_s if now_s - at_s <= self._limits.window_s]
+        self.is_given_up |= len(recent) + 1 >= self._limits.max_losses
+        self._noticed_s.append(now_s)
+
+    async def ready(self) -> None:
+        assert not self.is_given_up
+
+    async def get(self, path: str) -> httpx.Response:
+        engine = {"state": "restarting", "restarts": len(self._noticed_s)}
+        return httpx.Response(200, json={"engines": {"small": engine}})
+
+
+def test_an_engine_is_not_lost_so_often_that_its_node_gives_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However late the node notices some of its losses."""
+    monkeypatch.setattr(chaos_actions, "send_signal", lambda pid, number: True)
+    node: Any = SlowNode([8.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0])
+
+    async def lose_all() -> None:
+        chaos = Chaos(node, node, random.Random(3), [])
+        for _ in range(12):
+            await chaos.lose_engine()
+
+    VirtualLoop(VirtualClock()).run(lose_all())
+    assert not node.is_given_up
 
 
 # a client that is cancelled while it connects leaves its socket to the collector of this process;

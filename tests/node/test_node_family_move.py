@@ -93,7 +93,7 @@ async def ask(program: ProgramHandle, turn: int) -> str:
 async def moved(program: ProgramHandle, there: Node) -> ProgramHandle:
     handed = unpacked(packed(await hand_over_family(program)))
     codes = {one.id: LIBRARY[one.name] for one in handed.family()}
-    taken = there.take(codes, handed, TENANT)
+    taken = there.for_routers.take(codes, handed, TENANT)
     family_leaves(program)
     return taken
 
@@ -146,7 +146,7 @@ async def test_a_child_that_begins_to_stay_while_its_parent_stops_keeps_all(
     async def refuses(**_: Any) -> Any:
         raise InvalidArgument("it has a topic now")
 
-    monkeypatch.setattr(first, "hand_over", refuses)
+    monkeypatch.setattr(first.life, "hand_over", refuses)
     with pytest.raises(InvalidArgument, match="a topic now"):
         await hand_over_family(program)
     said += [await ask(program, turn) for turn in range(1, 4)]
@@ -163,7 +163,7 @@ async def test_where_nobody_takes_them_they_go_on(start_node: StartNode) -> None
     table._limits = replace(table._limits, max_running=2)
     codes = {one.id: LIBRARY[one.name] for one in handed.family()}
     with pytest.raises(QuotaExceeded, match="3 are to come"):
-        there.take(codes, handed, TENANT)
+        there.for_routers.take(codes, handed, TENANT)
     assert there.programs(TENANT) == []
     family_stays(program)
     said += [await ask(program, turn) for turn in range(1, 4)]

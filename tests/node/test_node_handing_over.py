@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from fake_node import TENANT, StartNode
 from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
+from web_stub import WebStub
 
 from quire.core.errors import (
     AlreadyExists,
@@ -62,9 +64,9 @@ async def answered(program: ProgramHandle, num_messages: int) -> list[str]:
 
 
 async def moved(program: ProgramHandle, there: Node) -> ProgramHandle:
-    handed = unpacked(packed(await program.hand_over()))
-    taken = there.take({handed.id: LIBRARY[handed.name]}, handed, TENANT)
-    program.leave()
+    handed = unpacked(packed(await program.life.hand_over()))
+    taken = there.for_routers.take({handed.id: LIBRARY[handed.name]}, handed, TENANT)
+    program.life.leave()
     return taken
 
 
@@ -124,15 +126,68 @@ async def test_a_guest_goes_on_where_it_was(sandbox_cache: Path) -> None:
         await guest_moves(here, there)
 
 
+FETCHES = program(
+    """
+    from quire.core.errors import RequestInterrupted
+
+    @inferlet("fetches", restartable=True, hosts=["127.0.0.1"])
+    async def fetches(api, url):
+        found = [(await api.http_get(url + "/json")).status]
+        found.append((await api.http_post(url + "/json", "once")).status)
+        reading = asyncio.ensure_future(api.http_get(url + "/held"))
+        writing = asyncio.ensure_future(api.http_post(url + "/held", "perhaps"))
+        keyed = asyncio.ensure_future(
+            api.http_post(url + "/held", "again", headers={"Idempotency-Key": "k"})
+        )
+        await asyncio.sleep(0)
+        await api.send("under way")
+        found.append((await reading).status)
+        try:
+            await writing
+        except RequestInterrupted as exc:
+            found.append([exc.code, exc.retriable])
+        found.append((await keyed).status)
+        return found
+    """
+)
+
+
+@pytest.mark.e2e
+@needs_sandbox
+@pytest.mark.timeout(300)
+async def test_what_other_hosts_have_answered_a_guest_goes_with_it(sandbox_cache: Path) -> None:
+    """What has no answer is asked again, unless that could be done twice."""
+    web = WebStub()
+    config = sandbox_config(sandbox_cache, allow_private_hosts=True)
+    async with AsyncExitStack() as stack:
+        stack.callback(web.close)
+        here, there = (sandbox_node(config) for _ in range(2))
+        for node in (here, there):
+            await node.start()
+            stack.push_async_callback(node.stop)
+        guest = here.launch(await here.inspect(FETCHES), (web.url(""),), tenant=TENANT)
+        await answered(guest, 1)
+        await asyncio.to_thread(web.wait_for, "/held", 3)
+        handed = unpacked(packed(await guest.hand_over()))
+        taken = there.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
+        guest.leave()
+        await asyncio.to_thread(web.wait_for, "/held", 5)
+        web.release()
+        assert await taken.result() == [200, 200, 200, ["request_interrupted", True], 200]
+        assert await answered(taken, 1) == ["under way"]
+    assert sorted(web.paths) == ["/held"] * 5 + ["/json"] * 2
+    assert sorted(web.bodies) == [b"", b"", b"", b"again", b"again", b"once", b"perhaps"]
+
+
 async def guest_moves(here: Node, there: Node) -> None:
     guest = await here.inspect(GUEST)
     undisturbed, moves = (here.launch(guest, tenant=TENANT) for _ in range(2))
     for one in (undisturbed, moves):
         await one.send("question 0")
         await answered(one, 1)
-    handed = unpacked(packed(await moves.hand_over()))
-    taken = there.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
-    moves.leave()
+    handed = unpacked(packed(await moves.life.hand_over()))
+    taken = there.for_routers.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
+    moves.life.leave()
     for one in (undisturbed, taken):
         for turn in range(1, NUM_TURNS):
             await one.send(f"question {turn}")
@@ -145,12 +200,12 @@ async def test_nobody_takes_it(start_node: StartNode) -> None:
     program = here.launch(interview, tenant=TENANT, seed=5)
     await program.send("question 0")
     (said,) = await answered(program, 1)
-    await program.hand_over()
+    await program.life.hand_over()
     with pytest.raises(EngineLost, match="send it again"):
         await program.send("question 1")
     with pytest.raises(InvalidArgument, match="it ends here"):
-        await program.hand_over()
-    program.stay()
+        await program.life.hand_over()
+    program.life.stay()
     for turn in range(1, NUM_TURNS):
         await program.send(f"question {turn}")
     assert (await program.result())[0] == said
@@ -159,9 +214,9 @@ async def test_nobody_takes_it(start_node: StartNode) -> None:
 async def test_it_is_ended_on_its_way(start_node: StartNode) -> None:
     here = await start_node()
     program = here.launch(interview, tenant=TENANT)
-    await program.hand_over()
+    await program.life.hand_over()
     program.terminate()
-    program.stay()
+    program.life.stay()
     with pytest.raises(ProgramCancelled):
         await program.result()
 
@@ -189,7 +244,7 @@ async def test_what_others_do_not_have_keeps_it(
     await program.send("question")
     await answered(program, 1)
     with pytest.raises(InvalidArgument, match=said):
-        await program.hand_over()
+        await program.life.hand_over()
     await program.send("it goes on")
     await answered(program, 2)
     program.terminate()
@@ -200,23 +255,23 @@ async def test_others_stay_and_say_why(
 ) -> None:
     here, there = await start_node(), await start_node()
     with pytest.raises(InvalidArgument, match="restartable=True"):
-        await here.launch(stays, tenant=TENANT).hand_over()
+        await here.launch(stays, tenant=TENANT).life.hand_over()
     parent = here.launch(stays, tenant=TENANT)
     child = here.launch(interview, tenant=TENANT, parent=parent.id)
     with pytest.raises(InvalidArgument, match="another program has launched it"):
-        await child.hand_over()
+        await child.life.hand_over()
     program = here.launch(interview, tenant=TENANT)
     monkeypatch.delitem(LIBRARY._modules, "interview")
     with pytest.raises(InvalidArgument, match="this node's process alone"):
-        await program.hand_over()
+        await program.life.hand_over()
     program.terminate()
     with pytest.raises(InvalidArgument, match="it ends here"):
-        await program.hand_over()
+        await program.life.hand_over()
     other = here.launch(interview, tenant=TENANT)
     monkeypatch.setitem(LIBRARY._modules, "interview", __name__)
-    handed = await other.hand_over()
-    there.take({handed.id: interview}, handed, TENANT)
+    handed = await other.life.hand_over()
+    there.for_routers.take({handed.id: interview}, handed, TENANT)
     with pytest.raises(AlreadyExists):
-        there.take({handed.id: interview}, handed, TENANT)
+        there.for_routers.take({handed.id: interview}, handed, TENANT)
     with pytest.raises(InvalidArgument, match="of another node"):
         unpacked(b"\x91\xc4\x01x")

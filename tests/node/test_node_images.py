@@ -15,14 +15,14 @@ from quire.core.calls import CloseQueue, CreateQueue, Issue
 from quire.core.commands import AllocEmbeds, Command, Decode, EmbedImage, Synchronize
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.engine_info import ImageFraming
-from quire.core.events import Called, Event, ProgramEnded
+from quire.core.events import Called, Event, EventAt, ProgramEnded
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
 from quire.core.quotas import Quotas
 from quire.core.system_clock import SystemClock
 from quire.engine.vision.framing import read_pixels
 from quire.engine.vision.unpacker import Unpacker
 from quire.node.images import NUM_PROCESSES, ImageFramer
-from quire.programs.runtime.event_port import EventPort, TimedEvent
+from quire.programs.runtime.event_port import EventPort
 
 MODEL, QUEUE = ModelId("sees"), QueueId(1)
 FRAMING = ImageFraming(shortest_edge=None, size=2, resample=3, crop=None)
@@ -93,7 +93,7 @@ class World:
         made.post(CreateQueue(QUEUE, model))
         return made
 
-    def _post(self, event_at: TimedEvent) -> None:
+    def _post(self, event_at: EventAt) -> None:
         self.events.append(event_at(0.0))
 
     def issued(self, program: int = 1) -> list[int]:

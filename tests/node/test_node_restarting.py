@@ -67,12 +67,12 @@ class Incarnations:
 async def test_a_program_of_which_nothing_is_heard_ends_here() -> None:
     again = Incarnations(ProgramLimits(handed_over_s=0.01))
     again.restarts.log.stop = again.lose
-    again.handle._origin = Origin(LIBRARY["text_completion"])
-    assert (await again.handle.hand_over()).id == again.handle.id
+    again.handle.life._origin = Origin(LIBRARY["text_completion"])
+    assert (await again.handle.life.hand_over()).id == again.handle.id
     with pytest.raises(ProgramTerminated, match="nobody has said"):
         await again.handle.result()
-    again.handle.leave()
-    again.handle.stay()
+    again.handle.life.leave()
+    again.handle.life.stay()
     assert again.handle.record().state == ProgramState.CANCELLED
     assert again.table.running() == []
 

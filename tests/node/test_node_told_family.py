@@ -171,7 +171,7 @@ class Router:
         self.last: ToldPart | None = None
 
     async def read(self) -> None:
-        told = await self.node.told_records(self.asked, TENANT)
+        told = await self.node.for_routers.told_records(self.asked, TENANT)
         self.asked = RecordsWanted("router", told.feed, told.number)
         for part in told.parts:
             self.last = part
@@ -214,7 +214,7 @@ async def turn(program: ProgramHandle, number: int) -> str:
 def rescued(there: Node, parts: list[bytes]) -> ProgramHandle:
     handed = program_of(parts)
     codes = {one.id: LIBRARY[one.name] for one in handed.family()}
-    return there.take(codes, handed, TENANT)
+    return there.for_routers.take(codes, handed, TENANT)
 
 
 @pytest.mark.parametrize("second", ["echo", "between"])
@@ -335,11 +335,11 @@ async def test_those_that_are_left_behind_leave_nothing(start_node: StartNode) -
     program = here.launch(asker, ("between",), tenant=TENANT)
     await turn(program, 0)
     assert len(list(running_family(program))) == 4
-    told = await here.told_records(RecordsWanted("router", gone=[program.id]), TENANT)
+    told = await here.for_routers.told_records(RecordsWanted("router", gone=[program.id]), TENANT)
     assert told.parts == []
     (ended,) = here.programs(TENANT)
     assert ended.name == "word"
-    await here.told_records(RecordsWanted("router", gone=[ended.id]), TENANT)
+    await here.for_routers.told_records(RecordsWanted("router", gone=[ended.id]), TENANT)
     assert here.programs(TENANT) == []
     family_left_behind(program)
     await here._parts.programs.wait_idle()

@@ -18,6 +18,7 @@ from quire.node.restarts import Restarts
 from quire.node.told_family import ToldFamily, program_of
 from quire.node.told_record import ToldRecord
 from quire.programs.library import LIBRARY
+from quire.programs.runtime.arrivals import RecordedInput
 from quire.programs.runtime.replay_log import (
     MAX_ANSWERS,
     IssuedCommand,
@@ -47,8 +48,11 @@ class Life:
     def step(self) -> None:
         """One thing happens."""
         self.random.choice(
-            [self.issue, self.hear, self.ask, self.answer, self.request, self.look, self.receive]
-        )()
+            [
+                self.issue, self.hear, self.ask, self.answer, self.arrive, self.request, self.look,
+                self.receive, self.read,
+            ]
+        )()  # fmt: skip
 
     def issue(self) -> None:
         number = CommandId(len(self.log.issued) + 1)
@@ -79,6 +83,19 @@ class Life:
                 is_host = any(one is request for request in self.log.requests)
                 one.answer = _reply() if is_host else [1, "two"]
             one.answered = True
+
+    def arrive(self) -> None:
+        """An answer reaches the program."""
+        coming = [one for one in (*self.log.calls, *self.log.requests) if one.answered]
+        if coming:
+            self.log.arrivals.came(self.random.choice(coming))
+
+    def read(self) -> None:
+        """A message reaches the program."""
+        if len(self.log.inputs) < len(self.restarts.received):
+            self.log.arrivals.acted()
+            self.log.inputs.append(RecordedInput())
+            self.log.arrivals.came(self.log.inputs[-1])
 
     def request(self) -> None:
         self.log.requests.append(RecordedQuestion(("GET", "http://host/")))

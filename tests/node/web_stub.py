@@ -15,6 +15,7 @@ class WebStub:
         self.paths: list[str] = []
         self.bodies: list[bytes] = []
         self._released = threading.Event()
+        self._asked = threading.Condition()
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,6 +41,11 @@ class WebStub:
         self._thread.join()
         self._server.server_close()
 
+    def wait_for(self, path: str, num: int) -> None:
+        """Return when ``path`` has been asked ``num`` times."""
+        with self._asked:
+            assert self._asked.wait_for(lambda: self.paths.count(path) >= num, timeout=120)
+
     def release(self) -> None:
         """What is held back is sent."""
         self._released.set()
@@ -54,8 +60,11 @@ class WebStub:
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(request.path)
-        self.paths.append(parts.path)
-        self.bodies.append(request.rfile.read(int(request.headers.get("content-length", 0))))
+        body = request.rfile.read(int(request.headers.get("content-length", 0)))
+        with self._asked:
+            self.paths.append(parts.path)
+            self.bodies.append(body)
+            self._asked.notify_all()
         if parts.path == "/held":
             self._released.wait(timeout=60)
         if parts.path == "/events":

@@ -60,7 +60,9 @@ class Observer:
     def on_chunk(self, chunk: Any) -> None:
         pass
 
-    def end(self, outcome: str, error: QuireError | None = None, reason: str = "") -> None:
+    def end(
+        self, outcome: str, error: QuireError | None = None, reason: str = "", **_: bool
+    ) -> None:
         self.ended = self.ended or (outcome, error, reason)
 
 

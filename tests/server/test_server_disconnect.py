@@ -90,7 +90,7 @@ def test_leaving_before_the_first_token(
     leave(sock)
     line = request_lines.next()
     assert (line["outcome"], line["reason"]) == ("aborted", "the client has disconnected")
-    assert line["completion_tokens"] == 0
+    assert line["completion_tokens"] == (0 if stream else None)  # a whole answer tells at its end
     closed_gate.gate.set()
     check_unharmed(gated)
 
@@ -106,6 +106,28 @@ def test_leaving_in_the_middle_of_a_stream(
     leave(sock)
     line = request_lines.next()
     assert line["outcome"] == "aborted"
+    check_unharmed(gated)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_of_an_answer_whose_client_has_left_are_counted(
+    gated: RunningServer, closed_gate: GatedEngine, request_lines: RequestLines, stream: bool
+) -> None:
+    def num_generated() -> float:
+        name = 'vllm:generation_tokens_total{engine="scripted#0",model_name="scripted"} '
+        lines = httpx.get(gated.url + "/metrics").text.splitlines()
+        return float(next(line for line in lines if line.startswith(name)).removeprefix(name))
+
+    before = num_generated()
+    closed_gate.close_after(2)
+    closed_gate.gate.set()
+    sock = connected(gated)
+    sock.sendall(request(chat("say " + "x" * 300, stream=stream)))
+    assert closed_gate.arrived.wait(60)  # the first of its messages have been answered
+    sock.close()
+    assert request_lines.next()["outcome"] == "aborted"
+    assert num_generated() > before
+    closed_gate.gate.set()
     check_unharmed(gated)
 
 

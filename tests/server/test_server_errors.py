@@ -196,9 +196,25 @@ def test_what_is_wrong_is_said_of_the_shape_that_was_given(
     assert "more problem" not in said
 
 
+def test_further_problems_are_named_by_their_fields(http: httpx.Client) -> None:
+    body = {"temperature": 9, "n": 0, "top_p": 2, "top_k": "a", "seed": "b"}
+    said = check_shape(http.post("/v1/completions", json=body))["message"]
+    assert said.endswith(" (and 5 more problems: top_p, top_k, seed, ...)"), said
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
+        (
+            "chat/completions",
+            {"messages": HI, "response_format": {"type": "json"}},
+            "response_format: type is 'json': it must be one of 'text', 'json_object', ",
+        ),
+        (
+            "chat/completions",
+            {"messages": HI, "response_format": {}},
+            "response_format: type: Field required",
+        ),
         ("rerank", {"query": "a", "documents": [5]}, "documents[0]: must be a text or an object"),
         ("rerank", {"query": "a", "documents": [""]}, "documents[0]: String should have at least"),
         ("rerank", {"query": "a", "documents": ["a", {}]}, "documents[1].text: Field required"),
@@ -452,7 +468,7 @@ def test_routes_that_are_not_there(http: httpx.Client, method: str, path: str, s
     assert response.status_code == status
     check_shape(response)
     if status == 405:
-        assert response.headers["allow"]
+        assert response.json()["error"]["message"].endswith(": send " + response.headers["allow"])
 
 
 @pytest.mark.parametrize("path", ["/v1/realtime", "/v1/chat/completions", "/"])
@@ -595,6 +611,20 @@ def test_a_number_is_repeated_and_of_other_values_the_kind_is_said(
     message = check_shape(http.post(CHAT, json={"messages": HI, **body}))["message"]
     assert message.endswith(said)
     assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/files?limit=0", "limit: Input should be greater than or equal to 1, not 0"),
+        ("/v1/files?limit=many", "limit: Input should be a valid integer"),
+        ("/v1/responses/resp_1?stream=maybe", "stream: Input should be a valid boolean"),
+    ],
+)
+def test_what_is_wrong_in_a_query_is_said_as_in_a_body(
+    http: httpx.Client, path: str, said: str
+) -> None:
+    assert check_shape(http.get(path))["message"] == said
 
 
 def test_a_body_of_few_fields_lists_them(http: httpx.Client) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 from starlette.types import Message
@@ -41,7 +41,7 @@ class Events:
         self.more = asyncio.Event()
         self.closed = asyncio.Event()
 
-    async def __call__(self) -> AsyncIterator[bytes]:
+    async def __call__(self) -> AsyncGenerator[bytes, None]:
         try:
             yield b"one "
             yield b"two "

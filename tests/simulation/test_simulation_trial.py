@@ -11,6 +11,7 @@ import pytest
 from benchmarks.autellix.call_records import Calls
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
+from quire.simulation.progress import RunProgress
 from quire.simulation.step_cost import StepCost
 from quire.simulation.trial import SimulationRun, TrialResult
 from quire.simulation.workloads import CallPlan, ProgramPlan, create_workload, draw_programs
@@ -144,14 +145,19 @@ def test_messages_of_several_steps_generate_all_tokens(num_steps: int, num_outpu
     assert [one.error for one in result.outcomes] == [None, None]
 
 
-def test_progress_is_told_with_the_virtual_time() -> None:
-    told: list[tuple[int, float]] = []
-    plans = [ProgramPlan("test", (CallPlan(4, n),)) for n in (5, 3)]
+def test_progress_is_told_at_the_end_of_each_call_and_program_with_the_virtual_time() -> None:
+    told: list[RunProgress] = []
+    later = CallPlan(2, 1, after=(0,), extends=0)
+    plans = [ProgramPlan("test", (CallPlan(4, 5), later)), ProgramPlan("test", (CallPlan(4, 3),))]
     engines = EngineSpec(kv_tokens=1024, cost=STEPS)
-    SimulationRun(
-        plans, [0.0, 0.0], engines, SCHEDULER, progress=lambda *one: told.append(one)
-    ).run()
-    assert told == [(1, 3.0), (2, 5.0)]
+    SimulationRun(plans, [0.0, 0.0], engines, SCHEDULER, progress=told.append).run()
+    assert told == [
+        RunProgress(3.0, 0, 2, 1, 3),
+        RunProgress(3.0, 1, 2, 1, 3),
+        RunProgress(5.0, 1, 2, 2, 3),
+        RunProgress(6.0, 1, 2, 3, 3),
+        RunProgress(6.0, 2, 2, 3, 3),
+    ]
 
 
 def test_a_listener_is_told_of_the_calls() -> None:

@@ -18,12 +18,14 @@ from quire.cli.console import print_error
 from quire.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 from quire.cli.foreign_options import refuse_foreign
 from quire.cli.option_words import in_options
+from quire.cli.shell_completion import mend_zsh
 from quire.cli.signals import ended_like_ctrl_c
 from quire.core.errors import ConfigError, ModelError, QuireError
 
 
 def build_app() -> typer.Typer:
     """Return the command line as a typer application. Only the command that is used is imported."""
+    mend_zsh()
     app = typer.Typer(
         name="quire",
         help="Quire serves LLM programs, not prompts.",

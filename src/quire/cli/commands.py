@@ -40,7 +40,17 @@ class Subcommand:
 
 class _Command(TyperCommand):
     """A command whose ``--help`` fits into 80 columns: the names of environment variables, which
-    would be cut, are explained once and listed in the reference."""
+    would be cut, are explained once and listed in the reference. What it says of a wrong value
+    repeats the value."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        try:
+            return super().make_context(info_name, args, parent=parent, **extra)
+        except typer.BadParameter as error:
+            error.message = _with_value(error)
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         named = [one for one in self.params if one.envvar and hasattr(one, "show_envvar")]
@@ -49,6 +59,15 @@ class _Command(TyperCommand):
         if named:
             self.epilog = _ENVIRONMENT.format(named[0].envvar)
         super().format_help(ctx, formatter)
+
+
+def _with_value(error: typer.BadParameter) -> str:
+    """Return the message of ``error`` with the value that it is about."""
+    message = error.message.removeprefix("Value error, ")  # a word of pydantic's, not of ours
+    found = getattr(error.__cause__, "errors", None)  # pydantic's, imported only by now
+    if found is None or not message.startswith("Input should be"):
+        return message
+    return f"{message}, not {found()[0]['input']}"
 
 
 class UnloadedCommand(TyperCommand):

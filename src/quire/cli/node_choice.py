@@ -32,11 +32,12 @@ class OwnNodeOptions:
         self,
         *,
         default_model: str | None = None,
+        needs_model: bool = True,
         encoder_dtype: o.DTypeOption = "auto",
         **others: Any,
     ) -> NodeConfig:
-        """Return the configuration of the node. ``default_model`` replaces quire-mini. ``others``:
-        further fields.
+        """Return the configuration of the node. ``default_model`` replaces quire-mini; without
+        ``needs_model`` no model is served that is not named. ``others``: further fields.
 
         Raises:
             ConfigError: an option names no model, no encoder or no number, or the file of MCP
@@ -44,7 +45,7 @@ class OwnNodeOptions:
         """
         models = self.model or ([] if default_model is None else [default_model])
         return NodeConfig(
-            engine_configs(models, None),
+            engine_configs(models, None) if self.model or needs_model else (),
             encoders=encoder_configs(
                 self.encoder or (), self.encoder_instances or (), encoder_dtype
             ),

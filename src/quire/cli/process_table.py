@@ -6,7 +6,7 @@ Newest first, a child below its parent. Must not know how the list was requested
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,11 @@ from quire.cli.console import escaped, natural_width, table
 
 Program = dict[str, Any]
 """One record of ``GET /v1/programs``."""
+
+ShownState = Literal[
+    "starting", "idle", "waiting", "running", "finished", "failed", "cancelled", "terminated"
+]
+"""The states of launched programs and of sessions."""
 
 _Row = dict[str, str | Text]
 

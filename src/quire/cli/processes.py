@@ -24,7 +24,8 @@ from quire.cli.console import (
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.exit_codes import EXIT_INTERRUPTED
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, ProgramId, Stream, Url
-from quire.cli.process_table import chosen, process_table
+from quire.cli.process_table import ShownState, chosen, process_table
+from quire.cli.program_end import status_of_end
 from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
 
@@ -37,7 +38,7 @@ def ps(
     api_key: ApiKey = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Show whole ids.")] = False,
     state: Annotated[
-        str | None, typer.Option(help="Only programs in this state, e.g. running or failed.")
+        ShownState | None, typer.Option(help="Only programs and sessions in this state.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Only programs of this name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
@@ -113,7 +114,7 @@ def attach(
                 return await converse(remote, show, lines, ends_input=interactive, cancels=False)
 
     try:
-        with shown(stream) as show:
+        with status_of_end(), shown(stream) as show:
             result = asyncio.run(follow(show))
     except KeyboardInterrupt as exc:
         messages().print(f"{program} goes on: 'quire attach' shows it again, 'quire kill' ends it")

@@ -1,15 +1,18 @@
-"""Reads event logs of nodes for simulations: the times of messages, and the programs that were
-served."""
+"""Reads event logs of nodes: whether they replay equal and, for simulations, the times of messages
+and the programs that were served. A long log prints how far it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 
+from quire.cli.console import counted
+from quire.cli.progress_lines import ProgressLines
 from quire.core.actions import Action
 from quire.core.errors import InvalidArgument
 from quire.core.events import Event
-from quire.node.replaying import replay
+from quire.node.replaying import ReplayReport, replay
 from quire.simulation.message_times import MessageTimes
 from quire.simulation.workloads.recorded import RecordedLoad, RecordedPrograms
 
@@ -39,8 +42,28 @@ def read_load(log: Path) -> RecordedLoad:
     return programs.load()
 
 
+def replayed(
+    log: Path, observe: Callable[[Event, Sequence[Action]], None] | None = None
+) -> ReplayReport:
+    """Replay ``log`` as ``quire.node.replaying.replay`` does; a line on stderr says now and then
+    how far it is."""
+    lines = ProgressLines(str(log))
+    num_events, began_s = 0, inf
+
+    def watch(event: Event, actions: Sequence[Action]) -> None:
+        nonlocal num_events, began_s
+        num_events += 1
+        began_s = min(began_s, event.time_s)
+        of_log_s = event.time_s - began_s
+        lines.tell(lambda: f"{counted(num_events, 'event')}, {of_log_s:.0f} s of the log")
+        if observe is not None:
+            observe(event, actions)
+
+    return replay(log, watch)
+
+
 def _watch(log: Path, observe: Callable[[Event, Sequence[Action]], None]) -> None:
-    report = replay(log, observe)
+    report = replayed(log, observe)
     if not report.equal:
         raise InvalidArgument(
             f"the log {log} of quire {report.recorded_by} does not replay equal with "

@@ -9,7 +9,7 @@ import typer
 
 from quire.cli.console import output
 from quire.cli.exit_codes import EXIT_FAILED
-from quire.node.replaying import replay as replay_log
+from quire.cli.recorded_logs import replayed
 
 
 def replay(
@@ -27,7 +27,7 @@ def replay(
 
         quire replay events.log
     """
-    report = replay_log(file)
+    report = replayed(file)
     console = output()
     console.print(
         f"{report.num_events} events, {report.num_actions} actions; "

@@ -15,9 +15,8 @@ import typer
 from quire.cli import catalogue
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT
-from quire.cli.console import output, print_error, print_result, shown, waiting
+from quire.cli.console import output, print_result, shown, waiting
 from quire.cli.conversation import Show, converse, read_lines
-from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.node_choice import refuse_beside_url
@@ -25,11 +24,12 @@ from quire.cli.option_groups import with_groups
 from quire.cli.own_places import own_places
 from quire.cli.program_arguments import GivenArguments, show_help, split
 from quire.cli.program_code import first_build, named_program, request_code
+from quire.cli.program_end import status_of_end
 from quire.cli.program_folder import load_folder
 from quire.cli.run_options import LaunchOptions, RunNodeOptions, RunOptions
 from quire.client.attachment import Attachment
 from quire.core.config import NodeConfig
-from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
+from quire.core.errors import InvalidArgument
 from quire.node import Node, ProgramHandle
 from quire.programs import library
 from quire.programs.inferlet import Inferlet
@@ -117,16 +117,9 @@ def _run_here(
 
 def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], program: str, stream: bool) -> None:
     """Show the messages of ``program``, which ``start`` launches, until its end."""
-    try:
-        with own_places(program), shown(stream) as show:
-            result = asyncio.run(start(show))
-        print_result(result)
-    except ProgramCancelled as exc:
-        print_error(exc)
-        raise typer.Exit(EXIT_INTERRUPTED) from exc
-    except (ProgramFailed, ProgramTerminated) as exc:
-        print_error(exc)
-        raise typer.Exit(EXIT_FAILED) from exc
+    with status_of_end(), own_places(program), shown(stream) as show:
+        result = asyncio.run(start(show))
+    print_result(result)
 
 
 def _leave(node: NodeClient, request: dict[str, Any], *, interactive: bool) -> None:

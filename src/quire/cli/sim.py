@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from quire.cli.exit_codes import EXIT_FAILED
+from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.option_groups import with_groups
 from quire.cli.sim_findings import as_json, show
 from quire.cli.sim_options import SimOptions
@@ -22,7 +22,8 @@ def sim(options: SimOptions) -> None:
 
     The scheduler is the one that 'quire serve' runs; engines are models that take the time that
     --cost says. Lengths, arrivals and tools come from the workload. The same options give the same
-    results, to the byte; the time of control itself is measured and printed on stderr.
+    results, to the byte; the time of control itself is measured and printed on stderr, as is how
+    far a run is, every ten seconds. Ctrl-C ends it with the figures of the policies that are done.
 
     Examples:
 
@@ -82,7 +83,15 @@ def _play_cluster(
 def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfig]) -> None:
     capacity = study.capacity()
     study = study.settled()
-    findings = [_examine(study, one) for one in schedulers]
+    findings: list[StudyResult] = []
+    try:
+        for one in schedulers:
+            found = _examine(study, one)
+            findings.append(found)
+    except KeyboardInterrupt:
+        if findings:
+            show(study, capacity, findings)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     show(study, capacity, findings)
     if options.json_file is not None:
         text = as_json(study, capacity, schedulers[0], findings)
@@ -93,8 +102,9 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
 
 def _examine(study: Study, scheduler: SchedulerConfig) -> StudyResult:
     """Play the study under one policy."""
-    progress = SimProgress(scheduler.policy, study.num_programs, "programs")
-    found = examine(study, scheduler, progress=progress.callback)
+    progress = SimProgress(scheduler.policy, "programs")
+    with progress.interrupts_told():
+        found = examine(study, scheduler, progress=progress)
     progress.end(
         f"{found.summary.num_calls} calls",
         f", of which control {found.control_s:.1f} s for {found.num_messages} messages",

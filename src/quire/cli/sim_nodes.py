@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from quire.cli.console import counted, messages, output, table
-from quire.cli.exit_codes import EXIT_FAILED
+from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.router_options import strategy_options
 from quire.cli.sim_progress import SimProgress
 from quire.cluster.routing.strategy import StrategySource, read_source
@@ -128,7 +128,15 @@ def play_cluster(asked: NodesAsked) -> None:
             f"say it with --link {','.join(assumed)}",
             markup=False,
         )
-    findings = [_examine(study, source) for source in sources]
+    findings: list[ClusterFinding] = []
+    try:
+        for source in sources:
+            found = _examine(study, source)
+            findings.append(found)
+    except KeyboardInterrupt:
+        if findings:
+            _show(study, findings)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     _show(study, findings)
     if asked.json_file is not None:
         asked.json_file.write_text(_as_json(study, findings), encoding="utf-8")
@@ -161,8 +169,9 @@ def _named(option: str, text: str | None, defaults: Mapping[str, Any]) -> dict[s
 
 
 def _examine(study: ClusterStudy, source: StrategySource) -> ClusterFinding:
-    progress = SimProgress(_label(source), study.load.num_requests, "requests")
-    found = examine_cluster(study, source, progress=progress.callback)
+    progress = SimProgress(_label(source), "requests")
+    with progress.interrupts_told():
+        found = examine_cluster(study, source, progress=progress)
     progress.end(f"{study.load.num_requests} requests")
     return found
 

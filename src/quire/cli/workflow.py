@@ -15,6 +15,7 @@ from quire.cli.console import escaped, output, table
 from quire.cli.log_output import configure_logging
 from quire.cli.node_choice import refuse_beside_url
 from quire.cli.option_groups import with_groups
+from quire.cli.workflow_checks import check_node
 from quire.cli.workflow_graphs import draw_measured, explain
 from quire.cli.workflow_inputs import example_inputs, require_inputs, with_document_texts
 from quire.cli.workflow_options import (
@@ -32,7 +33,6 @@ from quire.programs.workflow import Graph, find_application, use_keys
 from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
-from quire.programs.workflow.runners import check_some_encoder
 
 
 @with_groups
@@ -46,7 +46,10 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
     'list' shows with --url what that node serves.
 
     Without --model a node of its own serves the shipped quire-reader, which is trained to answer
-    from what a search has found.
+    from what a search has found; it serves no model if the workflow needs none of the node, as
+    where all its models are behind HTTP.
+
+    'quire serve --workflow NAME' serves workflows over HTTP.
 
     --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
 
@@ -118,8 +121,8 @@ def _run_there(name: str, options: WorkflowCommandOptions, url: str) -> None:
 def _run_here(name: str, options: WorkflowCommandOptions) -> None:
     """Run the query on a node of this command."""
     config, inputs, kept = options.asked.config(), _inputs(options), options.kept.kept_as()
-    node = options.node.config()
     app = use_keys(find_application(name), os.environ)
+    node = options.node.config(app.needs_model)
     use_profiles(app, read_profiles(options.node.profile or (), node.engines, node.encoders))
     passes, bounds = options.graph.optimiser(), options.bounds.bounds()
     query = Query(app, inputs, config, passes=passes, name=kept, log=ShownLog(), **bounds)
@@ -141,8 +144,7 @@ def _ask(
     query.prepare()
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
-    if not node.encoders:
-        check_some_encoder(query.app.used_engines)
+    check_node(node, query.app.used_engines)
     finish(run_here(node, query))
     if svg is not None:
         draw_measured(svg, query)

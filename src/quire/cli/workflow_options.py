@@ -186,14 +186,16 @@ class WorkflowNodeOptions:
     data_dir: po.DataDir = None
     profile: po.Profiles = None
 
-    def config(self) -> NodeConfig:
-        """Return the configuration of the node.
+    def config(self, needs_model: bool) -> NodeConfig:
+        """Return the configuration of the node. ``needs_model``: it serves quire-reader, if no
+        model is named.
 
         Raises:
             ConfigError: the options describe no node.
         """
         return self.own.config(
             default_model=SHIPPED_READER,
+            needs_model=needs_model,
             encoder_dtype=self.encoder_dtype,
             vector_store=self.vector_store,
             data_dir=self.data_dir,

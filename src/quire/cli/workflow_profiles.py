@@ -60,8 +60,8 @@ def _ordered(
     for name, one in found.items():
         if name not in served:
             raise ConfigError(
-                f"--profile of {name}: the node serves {', '.join(served)}: give the profile of "
-                f"one of them, or NAME=FILE if it is served as NAME"
+                f"--profile of {name}: the node serves {', '.join(served) or 'no model'}: give "
+                f"the profile of one of them, or NAME=FILE if it is served as NAME"
             )
         if (served[name] == "llm") != (one.kind == "llm"):
             raise ConfigError(f"--profile of {name}: it is of another kind of model: measure it")

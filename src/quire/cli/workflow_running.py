@@ -7,16 +7,14 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypedDict
 
-import typer
-
 from quire.cli.configuration import DEFAULT_TENANT
-from quire.cli.console import messages, print_error, print_result
-from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from quire.cli.console import messages, print_result
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import errors_of_starting_raised_only
+from quire.cli.program_end import status_of_end
 from quire.client import Client
 from quire.core.config import NodeConfig
-from quire.core.errors import ProgramCancelled, ProgramFailed, ProgramTerminated
+from quire.core.errors import ProgramFailed
 from quire.node import Node
 from quire.programs.workflow import StepLog
 from quire.programs.workflow.durable import QueryId
@@ -54,14 +52,8 @@ def _show_kept(num_kept: int, num_primitives: int) -> None:
 def finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
     """Wait for the results of a query and print its answer, or all results if none is called
     "answer"."""
-    try:
+    with status_of_end():
         results = asyncio.run(running)
-    except ProgramCancelled as exc:
-        print_error(exc)
-        raise typer.Exit(EXIT_INTERRUPTED) from exc
-    except (ProgramFailed, ProgramTerminated) as exc:
-        print_error(exc)
-        raise typer.Exit(EXIT_FAILED) from exc
     print_result(results.get("answer", results))
 
 

@@ -36,7 +36,7 @@ from quire.core.errors import (
     Unauthorized,
     UnknownHandle,
 )
-from quire.server.errors import RETRY_AFTER_S, HttpError
+from quire.server.errors import RETRY_AFTER_S, HttpError, wrong_method
 from quire.server.security import OPEN_PATHS
 
 _PREFIX = "/router/"
@@ -129,7 +129,9 @@ class OwnRoutes:
         if allowed is None:
             raise HttpError(404, f"no route {method} {path}: there are {', '.join(_OWN)}")
         if method not in allowed:
-            raise HttpError(405, f"method {method} is not allowed on {path}")
+            allow = ", ".join(allowed)
+            message = wrong_method(method, path, allow)
+            raise HttpError(405, message, headers={"allow": allow})
         if path in OPEN_PATHS:
             return self._health(is_ready_wanted=path != "/health")
         if path == "/metrics":

@@ -20,5 +20,5 @@ async def refuse(error: QuireError | HttpError, scope: Scope, receive: Receive, 
         status = error.status_code
         body = error_body(status, error.detail, code=error.code, param=error.param)
         note(scope, body["error"]["code"], error.detail)
-        response = JSONResponse(body, status)
+        response = JSONResponse(body, status, error.headers)
     await AnthropicErrors(response)(scope, receive, send)

@@ -31,8 +31,9 @@ class EngineStatistics:
     below it) that are paused now, ``num_pauses``: how often one was; ``num_working_set_blocks``: of
     those that are not. ``num_prefetched``: blocks fetched from the host before a command needed
     them. ``step_s``: average time of a decode step, ``prompt_token_s``: of one token of a prompt.
-    ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``batch_sizes``: number
-    of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
+    ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``num_generated_tokens``:
+    sampled or given to choose from since start, also for commands that were cancelled.
+    ``batch_sizes``: number of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
     """
 
     engine: EngineId
@@ -55,6 +56,7 @@ class EngineStatistics:
     num_batches: int
     num_rows: int
     num_tokens: int
+    num_generated_tokens: int
     batch_sizes: tuple[int, ...]
     step_s: float | None
     prompt_token_s: float | None

@@ -350,8 +350,6 @@ class NodeConfig:
                 f"{', '.join(twice)}: several models, adapters or encoders have this name: name "
                 "one NAME=SOURCE"
             )
-        if not names:
-            raise ConfigError("a node needs at least one engine: name a model")
         if self.encoder_cache_bytes < 0:
             raise ConfigError(
                 f"encoder_cache_bytes is {self.encoder_cache_bytes}: choose 0 or more"

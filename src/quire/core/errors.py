@@ -31,6 +31,7 @@
     │   ├── ProgramCancelled
     │   ├── ProgramFailed      the program's own exception
     │   ├── ProgramTerminated  ended by the node, with the reason
+    │   ├── RequestInterrupted  another host may have done what it was asked for
     │   ├── DeadlineExceeded   it has not ended in the time that its caller gave it
     │   └── MailboxClosed      the other side of a mailbox has gone
     └── EngineError
@@ -206,6 +207,14 @@ class ProgramTerminated(ProgramError):
 
 class DeadlineExceeded(ProgramError):
     code = "deadline_exceeded"
+
+
+class RequestInterrupted(ProgramError):
+    """A request to another host had no answer when its program began again: it may have been
+    carried out there."""
+
+    code = "request_interrupted"
+    retriable = True
 
 
 class MailboxClosed(ProgramError):

@@ -5,6 +5,8 @@ Events are plain data, so that a run can be recorded and replayed (``quire repla
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from quire.core.batch_result import BatchResult, TransfersEnded
@@ -139,3 +141,6 @@ Event = (
     | ExchangeEnded
     | Tick
 )
+
+EventAt = Callable[[float], Event]
+"""Creates the event once the time at which it is handled is known."""

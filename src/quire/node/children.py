@@ -143,7 +143,7 @@ class LaunchedChild:
 
     @property
     def num_bytes(self) -> int:
-        return self.handle.num_bytes
+        return self.handle.life.num_bytes
 
     @property
     def num_read(self) -> int:
@@ -152,11 +152,11 @@ class LaunchedChild:
 
     @property
     def is_over(self) -> bool:
-        return self.handle.is_over
+        return self.handle.life.end.is_due
 
     @property
     def told(self) -> ToldRecord | None:
-        return None if self.is_over else self.handle.told
+        return None if self.is_over else self.handle.life.keeping.told
 
     def left(self) -> EndedChild:
         """Return what its parent may still ask for; of a child that was asked to end, as if it had

@@ -40,6 +40,7 @@ from quire.core.events import (
     EngineGivenUp,
     EngineUp,
     Event,
+    EventAt,
     ExchangeEnded,
     ProgramEnded,
     StepCompleted,
@@ -55,9 +56,6 @@ from quire.node.model_users import ModelUsers
 from quire.node.reply_router import NodeSink, ReplyRouter
 
 logger = logging.getLogger(__name__)
-
-EventAt = Callable[[float], Event]
-"""Creates the event once its time is known."""
 
 Send = Callable[[Any], None]
 

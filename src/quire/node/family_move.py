@@ -30,7 +30,7 @@ def check_family(handle: ProgramHandle, *, is_alone: bool = True) -> None:
     Raises:
         InvalidArgument: one cannot; the message names it and says why.
     """
-    handle.check_movable(is_alone=is_alone)
+    handle.life.check_movable(is_alone=is_alone)
     for child in _running(handle):
         try:
             check_family(child.handle, is_alone=False)
@@ -49,12 +49,12 @@ async def hand_over_family(handle: ProgramHandle, *, is_alone: bool = True) -> H
         InvalidArgument: one of them cannot move; all go on here.
     """
     check_family(handle, is_alone=is_alone)
-    handed = await handle.hand_over(is_alone=is_alone)
-    state = handle.children
+    handed = await handle.life.hand_over(is_alone=is_alone)
+    state = handle.life.children
     if not state.children:
         return handed
     try:
-        await handle.wait_stopped()  # messages that it has received and not read are put back
+        await handle.life.wait_stopped()  # messages that it has received and not read are put back
         children = [await _handed(one) for one in list(state.children.values())]
     except QuireError:
         family_stays(handle)
@@ -85,14 +85,14 @@ def family_leaves(handle: ProgramHandle) -> None:
     children = _running(handle)
     for child in children:
         family_leaves(child.handle)
-    handle.leave()
+    handle.life.leave()
 
 
 def family_stays(handle: ProgramHandle) -> None:
     """Start again the programs that have stopped: no other node has taken them. Idempotent."""
     for child in _running(handle):
         family_stays(child.handle)
-    handle.stay()
+    handle.life.stay()
 
 
 def family_left_behind(handle: ProgramHandle) -> None:
@@ -100,12 +100,12 @@ def family_left_behind(handle: ProgramHandle) -> None:
     with them. Idempotent."""
     for child in _running(handle):
         family_left_behind(child.handle)
-    handle.leave_behind()
+    handle.life.leave_behind()
 
 
 def _running(handle: ProgramHandle) -> list[LaunchedChild]:
     return [
         child
-        for child in handle.children.children.values()
+        for child in handle.life.children.children.values()
         if isinstance(child, LaunchedChild) and not child.ended
     ]

@@ -28,16 +28,18 @@ from quire.node.recorded_answers import (
 from quire.node.restarts import Restarts
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
+from quire.programs.runtime.arrivals import RecordedInput
 from quire.programs.runtime.replay_log import IssuedCommand, RecordedReply, ReplayLog
 from quire.programs.sandbox.program import GuestProgram
 
 
 class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A program and its record. ``code``: the code of a guest; empty for a program of the library,
-    which has the same ``name`` at every node. ``received``: its clients' messages; ``frames``: how
-    many messages of each connection have been taken. ``calls`` and ``requests``: the answers of
-    services and of other hosts. ``num_launched``: how many children it has launched; ``children``:
-    those whose results or messages it may still read."""
+    which has the same ``name`` at every node. ``received``: its clients' messages, ``inputs``: when
+    each of them has reached the program; ``frames``: how many messages of each connection have been
+    taken. ``calls`` and ``requests``: the answers of services and of other hosts.
+    ``num_launched``: how many children it has launched; ``children``: those whose results or
+    messages it may still read."""
 
     id: str
     name: str
@@ -61,6 +63,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     children: list[HandedChild] = []
     num_launched: int = 0
     frames: dict[str, int] = {}
+    inputs: list[RecordedInput] = []
 
     def launch(self, launch: ProgramLaunch) -> ProgramLaunch:
         """``launch`` with the arguments, ids, priority and seed of this program."""
@@ -81,6 +84,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         log.in_order = list(self.issued.values())
         log.readings, log.slots = self.readings, self.slots
         log.calls, log.requests = taken_answers(self.calls), taken_answers(self.requests)
+        log.inputs = self.inputs
         log.num_restarts = self.num_restarts
         restarts = Restarts(log)
         frames = dict(self.frames)
@@ -166,9 +170,7 @@ def why_it_stays(
         return f"another program has launched it ({launch.parent}), and that one stays"
     if restarts.is_full:
         return "it was told more than is recorded"
-    log, program = restarts.log, origin.program
-    if isinstance(program, GuestProgram) and program.capabilities.hosts:
-        return "it may reach other hosts, whose answers are recorded in its sandbox process"
+    log = restarts.log
     if (why := why_they_stay(log.calls, log.requests)) is not None:
         return why
     if any(isinstance(one.asked, ExportPages | ImportPages) for one in log.issued.values()):
@@ -226,4 +228,5 @@ def handed(
         parent_thread=launch.parent_thread,
         num_launched=restarts.child_state.num_launched,
         frames=restarts.frames,
+        inputs=log.inputs,
     )

@@ -109,7 +109,7 @@ class ProgramLauncher:
             above,
         )
         if taken is not None:
-            handle.go_on()
+            handle.life.go_on()
             self._take_children(handle, taken, programs, ancestry)
         return handle
 
@@ -124,7 +124,7 @@ class ProgramLauncher:
     ) -> None:
         """Launch the children that came with ``parent``. The parent already runs but cannot ask for
         a child before this returns: services answer on this loop."""
-        state, family = parent.children, ancestry.family
+        state, family = parent.life.children, ancestry.family
         for child in taken.children:
             state.unread[child.id] = deque(child.unread)
             if child.program is None:

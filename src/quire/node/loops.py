@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
@@ -33,6 +33,17 @@ def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], 
             return False
         raise
     return True
+
+
+async def on_loop_of(loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[T]]) -> T:
+    """Wait for ``work()`` on ``loop``, from any loop."""
+
+    async def run() -> T:
+        return await work()
+
+    if asyncio.get_running_loop() is loop:
+        return await run()
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop))
 
 
 async def in_daemon_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:

@@ -1,32 +1,29 @@
 """The node: one object that an edge (HTTP, a test, a notebook) starts, uses and stops.
 
 Owns the public interface of a node; ``parts`` has its parts, ``life`` their start and end,
-``reports`` the figures that they report. Every method belongs to the event loop that called
-``start``.
+``reports`` the figures that they report, ``for_routers`` what a router asks of them. Every method
+belongs to the event loop that called ``start``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
-from quire.control import EngineIndex, HeldText, IndexPlace, ProcessRow
+from quire.control import ProcessRow
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
 from quire.core.errors import UnknownHandle
-from quire.core.ids import EngineId, ProgramId, TenantId
+from quire.core.ids import ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ServedModel
 from quire.core.policy import DispatchPolicy
 from quire.core.quotas import Quotas
-from quire.core.record_parts import RecordsWanted, ToldRecords
 from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
-from quire.node.family_move import family_left_behind
-from quire.node.handing_over import HandedProgram, Programs
+from quire.node.for_routers import ForRouters
 from quire.node.health import NodeHealth
 from quire.node.life import NodeLife
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
@@ -93,6 +90,7 @@ class Node:
         self._life = NodeLife(config, self._parts, notices)
         self.uploads = self._parts.uploads
         self.traces = self._parts.traces
+        self.for_routers = ForRouters(self._parts)
         self._names = RandomNames()
         self._reports = NodeReports(self._parts, self._life, notices, config.scheduler.policy)
 
@@ -197,14 +195,6 @@ class Node:
         Programs that have not changed cost nothing."""
         return self._reports.changes(since, tenant)
 
-    def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
-        """The changes of the engines' prefix indexes since the places in ``known``."""
-        return self._parts.control.call(lambda controller: controller.index_changes(known))
-
-    def held_texts(self, program: ProgramHandle, max_tokens: int) -> tuple[HeldText, ...]:
-        """The texts that a launched program has in pages, up to ``max_tokens`` tokens in all."""
-        return self._parts.control.call(lambda one: one.held_texts(program.program, max_tokens))
-
     def statistics(self) -> NodeStatistics:
         return self._reports.statistics()
 
@@ -277,33 +267,6 @@ class Node:
             traceparent=traceparent,
         )
         return self._parts.launcher.launch(program, launch, quotas, family)
-
-    def take(self, programs: Programs, handed: HandedProgram, tenant: TenantId) -> ProgramHandle:
-        """Continue a program that another node has handed over (``hand_over_family``), and its
-        descendants; ``programs`` are their code.
-
-        Raises:
-            AlreadyExists: this node has a program with one of their ids.
-        """
-        return self._parts.launcher.take(programs, handed, tenant)
-
-    async def told_records(self, asked: RecordsWanted, tenant: TenantId) -> ToldRecords:
-        """The next parts of the records of ``tenant``'s restartable programs, for a reader that
-        keeps copies: then messages to the programs' clients wait until it has the parts before
-        them. Programs that the reader names as gone run on another node, and end here.
-
-        Raises:
-            AlreadyExists: another reader keeps them.
-        """
-        table = self._parts.programs
-        for gone in asked.gone:
-            with suppress(UnknownHandle):
-                family_left_behind(table.find(gone, tenant))
-        return await table.records(tenant).read(asked)
-
-    def left_records(self, reader: str, tenant: TenantId) -> None:
-        """Note that a reader of records has left, or its connection is lost."""
-        self._parts.programs.records(tenant).leave(reader)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
         """A launched program, running or recently ended; ``UnknownHandle`` for any other."""

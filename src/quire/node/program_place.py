@@ -1,20 +1,17 @@
-"""The interface of the table of programs to the handles in it."""
+"""The interface of the table of programs to the lives of the programs in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from quire.core.ids import ProgramId, TenantId
 from quire.node.program_figures import ResourceUsage
 from quire.node.record_feed import RecordFeed
 
-if TYPE_CHECKING:
-    from quire.node.program_handle import ProgramHandle
-
 
 class ProgramPlace(Protocol):
-    """The owner of handles: the table of programs."""
+    """The owner of programs: their table. ``id`` is a program's public id."""
 
     def soon(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` soon on the edge's loop. For any thread."""
@@ -24,18 +21,18 @@ class ProgramPlace(Protocol):
         """The feed of the tenant's records."""
         ...
 
-    def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
-        """Note that the program has been restarted under another number than ``before``."""
+    def renamed(self, id: str, before: ProgramId, now: ProgramId) -> None:
+        """Note that the program had the number ``before`` and has been restarted as ``now``."""
         ...
 
-    def used(self, handle: ProgramHandle) -> ResourceUsage | None:
-        """The resources that the program has used; while it runs, those of earlier incarnations."""
+    def used(self, incarnations: Sequence[ProgramId], *, ended: bool) -> ResourceUsage | None:
+        """The resources that a program has used; while it runs, those of earlier incarnations."""
         ...
 
-    def left(self, handle: ProgramHandle) -> None:
+    def left(self, id: str) -> None:
         """Forget the program: it has moved to another node."""
         ...
 
-    def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """Note that the program's last message is in the log; the handle keeps ``num_bytes``."""
+    def ended(self, id: str, num_bytes: int) -> None:
+        """Note that the program's last message is in the log; ``num_bytes`` are kept of it."""
         ...

@@ -7,11 +7,11 @@ from functools import partial
 
 import msgspec
 
-from quire.core.events import ProgramStarted
+from quire.core.events import EventAt, ProgramStarted
 from quire.core.ids import ProgramForm, ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink
 from quire.core.quotas import Quotas
-from quire.node.control_thread import ControlThread, EventAt
+from quire.node.control_thread import ControlThread
 
 
 class ProgramStart(msgspec.Struct, frozen=True):

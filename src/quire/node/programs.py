@@ -171,27 +171,29 @@ class ProgramTable:
         """Close all handles, after the runtimes have been closed."""
         self.stop_telling()
         for handle in self.all():
-            await handle.close()
+            await handle.life.close()
 
-    def used(self, handle: ProgramHandle) -> ResourceUsage | None:
-        """For the handle: the resources that its program has used, as far as they are known."""
-        return self._figures.of(handle.incarnations, ended=handle.ended)
+    def used(self, incarnations: Sequence[ProgramId], *, ended: bool) -> ResourceUsage | None:
+        """For programs: the resources that one of them has used, as far as they are known."""
+        return self._figures.of(incarnations, ended=ended)
 
-    def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
-        """For the handle: its program has been restarted under another number."""
+    def renamed(self, id: str, before: ProgramId, now: ProgramId) -> None:
+        """For programs: one has been restarted under another number."""
         self._by_program.pop(before, None)
-        self._by_program[handle.program] = handle
+        self._by_program[now] = self._handles[id]
 
-    def left(self, handle: ProgramHandle) -> None:
-        """For the handle: forget its program, which goes on at another node."""
-        del self._handles[handle.id], self._by_program[handle.program]
+    def left(self, id: str) -> None:
+        """For programs: forget one, which goes on at another node."""
+        handle = self._handles.pop(id)
+        del self._by_program[handle.program]
         self._figures.forget(handle.incarnations)
         self._on_forget(handle.incarnations)
         self._ended.drop(handle.tenant, handle.id)
         self._runs_no_more(handle)
 
-    def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """For the handle: its program's last message is in the log, and it keeps ``num_bytes``."""
+    def ended(self, id: str, num_bytes: int) -> None:
+        """For programs: the last message of one is in the log, and ``num_bytes`` are kept of it."""
+        handle = self._handles[id]
         for forgotten in self._ended.add(handle.tenant, handle.id, num_bytes):
             gone = self._handles.pop(forgotten)
             del self._by_program[gone.program]

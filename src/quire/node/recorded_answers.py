@@ -30,15 +30,16 @@ answer from what their node alone has. The answers of all others depend on the q
 
 
 class HandedAnswer(msgspec.Struct, frozen=True):
-    """A question with its answer, if it has one. ``rank``, ``num_asked``: see
-    ``RecordedQuestion``."""
+    """A question with its answer, if it has one. ``rank``, ``num_heard``,
+    ``num_acts``: see ``Arrival``."""
 
     what: list[Any]
     answer: Any
     error: ErrorRecord | None
     answered: bool
     rank: int | None = None
-    num_asked: int = 0
+    num_heard: int = 0
+    num_acts: int = 0
 
 
 class _Response(msgspec.Struct, frozen=True, tag=True):
@@ -85,7 +86,13 @@ def _handed(asked: RecordedQuestion) -> HandedAnswer:
         answer = msgspec.to_builtins(response, builtin_types=(bytes,))
     record = asked.error.record() if isinstance(asked.error, QuireError) else None
     return HandedAnswer(
-        plain(asked.what), answer, record, asked.answered, asked.rank, asked.num_asked
+        plain(asked.what),
+        answer,
+        record,
+        asked.answered,
+        asked.rank,
+        asked.num_heard,
+        asked.num_acts,
     )
 
 
@@ -102,5 +109,11 @@ def _taken(handed: HandedAnswer) -> RecordedQuestion:
         answer.body = response.body
     error = None if handed.error is None else from_record(handed.error)
     return RecordedQuestion(
-        tuple(handed.what), answer, error, handed.answered, handed.rank, handed.num_asked
+        tuple(handed.what),
+        answer,
+        error,
+        handed.answered,
+        handed.rank,
+        handed.num_heard,
+        handed.num_acts,
     )

@@ -13,8 +13,8 @@ import os
 import signal
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,13 +40,19 @@ from quire.node.sandbox import messages as s
 from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
-from quire.programs.runtime.recorded_network import RecordedNetwork
-from quire.programs.runtime.replay_log import RecordedQuestion
+from quire.programs.runtime.recorded_network import WholeAnswers
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.host.freed_memory import FreedMemory, find_trim
 from quire.programs.sandbox.host.hosting import GuestHost
 from quire.programs.sandbox.host.templates import Templates
-from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel, Inspected
+from quire.programs.sandbox.messages import (
+    Fetched,
+    FetchFailed,
+    GuestCalls,
+    GuestEvents,
+    GuestModel,
+    Inspected,
+)
 from quire.programs.sandbox.python.component import OnProgress
 from quire.programs.sandbox.wasm.cache import BuildCache
 from quire.programs.services.http_clients import TenantClients
@@ -56,7 +62,6 @@ logger = logging.getLogger(__name__)
 
 _ABANDON_S = 1.0
 _LINGER_MS = 1000
-_KEPT_RECORDS = 256
 
 ReadFiles = Callable[[EngineConfig], ModelFiles]
 
@@ -100,7 +105,6 @@ class SandboxProcess:
         self._code: dict[str, bytes] = {}
         self._models: tuple[GuestModel, ...] = ()
         self._tools_by_model: dict[str, GuestTools] = {}
-        self._records: OrderedDict[int, list[RecordedQuestion]] = OrderedDict()
         self._late: dict[int, list[GuestEvents]] = {}
         """Guests whose code is being compiled, and the messages that have arrived for them."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -217,6 +221,9 @@ class SandboxProcess:
                     self._start_guest(self._host, start)
             case s.Keep() if self._host is not None:
                 self._keep(message)
+            case s.OrderFetch() if self._host is not None:
+                done = partial(self._say_done, message.guest)
+                self._host.fetch(message.guest, message.call, done)
             case s.Stop() if self._host is not None:
                 self._late.pop(message.guest, None)
                 self._host.stop(message.guest, message.error)
@@ -287,6 +294,7 @@ class SandboxProcess:
             msgspec.structs.replace(start.launch, models=self._models),
             limits=start.limits,
             network=lambda: self._network(start),
+            is_recorded=start.is_recorded,
             models=self._tools_by_model,
             family=(None if start.family_cpu_ms is None else (start.family, start.family_cpu_ms)),
         )
@@ -294,20 +302,10 @@ class SandboxProcess:
     def _network(self, start: s.Start) -> Network:
         policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
         network = Network(self._clients.of(start.tenant), policy)
-        return (
-            network
-            if start.record is None
-            else RecordedNetwork(network, self._recorded(start.record))
-        )
+        return WholeAnswers(network) if start.is_recorded else network
 
-    def _recorded(self, record: int) -> list[RecordedQuestion]:
-        """The recorded HTTP requests of a restartable program; those of the least recently started
-        program are forgotten when there are too many."""
-        asked = self._records.setdefault(record, [])
-        self._records.move_to_end(record)
-        if len(self._records) > _KEPT_RECORDS:
-            self._records.popitem(last=False)
-        return asked
+    def _say_done(self, guest: int, event: Fetched | FetchFailed) -> None:
+        self._say(s.FetchDone(guest=guest, event=event))
 
     async def _inspect(self, wanted: s.Inspect) -> None:
         try:

@@ -15,12 +15,13 @@ from typing import Any, Protocol, TypeVar
 
 from quire.core.batch import F32
 from quire.core.errors import ErrorRecord, ProgramCancelled, QuireError
+from quire.core.events import EventAt
 from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
 from quire.core.quotas import Quotas
 from quire.engine.encoders.text import EncodedText
 from quire.node.calls import BuiltIn, SessionCall, WorkCall
-from quire.node.control_thread import ControlThread, EventAt
+from quire.node.control_thread import ControlThread
 from quire.node.conversations import ConversationIndex, ConversationTurn
 from quire.node.encoders.asking import OnBehalf
 from quire.node.encoders.service import EncoderService

@@ -133,8 +133,9 @@ class _Member:
         for issued in part.issued:
             log.begun(issued)
         for one in part.heard:
-            log.note(one.turn, one.command, one.reply, one.error, one.last)
+            log.note(one.turn, one.command, one.reply, one.error, one.last, one.num_acts)
         log.readings += part.readings
+        log.inputs += part.inputs
         self.received += part.received
         self.is_input_closed, log.num_restarts = part.is_input_closed, part.num_restarts
         self.calls |= part.calls
@@ -154,6 +155,7 @@ class _Member:
             issued=log.issued,
             heard=log.heard,
             readings=log.readings,
+            inputs=log.inputs,
             slots=log.slots,
             num_restarts=log.num_restarts + 1,
             received=self.received,

@@ -17,6 +17,7 @@ from quire.node.handing_over import EndedChild, HandedProgram, Origin, handed, w
 from quire.node.program_records import ProgramLaunch
 from quire.node.recorded_answers import HandedAnswer, handed_answers, why_they_stay
 from quire.node.restarts import Restarts
+from quire.programs.runtime.arrivals import RecordedInput
 from quire.programs.runtime.replay_log import (
     IssuedCommand,
     RecordedQuestion,
@@ -55,6 +56,7 @@ class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     children: dict[str, ToldChild] = {}
     forgotten: list[str] = []
     num_launched: int = 0
+    inputs: list[RecordedInput] = []
 
 
 class KeptChild(Protocol):
@@ -171,6 +173,7 @@ class ToldRecord:
         self.is_first = True
         """Whether the next part is the first one."""
         self._num_issued = self._num_heard = self._num_readings = self._num_received = 0
+        self._num_inputs = 0
         self._calls, self._requests, self._children = _Questions(), _Questions(), _ChildNews()
         self._is_input_closed = False
         self._frames: dict[str, int] = {}
@@ -202,11 +205,17 @@ class ToldRecord:
         calls, requests = dict[int, RecordedQuestion](), dict[int, RecordedQuestion]()
         while True:
             # the program goes on meanwhile: what it has heard must not lack its command, and what
-            # it has asked follows from what it has heard
+            # it has asked follows from what it has heard and from the answers before
+            arrivals, num_ranked = log.arrivals, log.arrivals.num_ranked
             heard = log.heard[self._num_heard :]
             calls |= self._calls.news(log.calls)
             requests |= self._requests.news(log.requests)
-            if len(log.heard) == self._num_heard + len(heard):
+            inputs = [one for one in log.inputs[self._num_inputs :] if one.rank is not None]
+            if (
+                len(log.heard) == self._num_heard + len(heard)
+                and log.arrivals is arrivals
+                and arrivals.num_ranked == num_ranked
+            ):
                 break
         part = RecordPart(
             begin=self._begin() if self.is_first else None,
@@ -222,12 +231,13 @@ class ToldRecord:
             children=self._children.changed(state),
             forgotten=self._children.forgotten(state),
             num_launched=state.num_launched,
+            inputs=inputs,
         )
         if restarts.is_full:
             self.stays = "it was told more than is recorded"
         is_empty = (
             not (self.is_first or part.issued or part.heard or part.readings or part.received)
-            and not (part.calls or part.requests or part.frames)
+            and not (part.calls or part.requests or part.frames or part.inputs)
             and not (part.children or part.forgotten)
             and part.is_input_closed == self._is_input_closed
             and part.num_restarts == self._num_restarts
@@ -242,6 +252,7 @@ class ToldRecord:
         self._num_heard += len(part.heard)
         self._num_readings += len(part.readings)
         self._num_received += len(part.received)
+        self._num_inputs += len(part.inputs)
         self._is_input_closed, self._num_restarts = part.is_input_closed, part.num_restarts
         self._num_launched = part.num_launched
 

@@ -138,7 +138,7 @@ def _context(
         files=files,
         batches=BatchService(files, calls, time.time, config.max_body_bytes),
         live=LiveChanges(node.changes, node.is_over, started_unix_s),
-        index=LiveIndex(node.index_changes, node.is_over),
+        index=LiveIndex(node.for_routers.index_changes, node.is_over),
         addresses=KvAddresses(config.cluster_key, time.time),
         once=OnceByRequest(),
         channels=Channels(),

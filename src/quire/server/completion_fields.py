@@ -1,4 +1,4 @@
-"""Translates the fields of a text completion into the work behind it, for the routes that take
+"""Translates the fields of a text completion into a plan of generation, for the routes that take
 them.
 
 Owns the meaning of such a request: its prompts as tokens, its grammar, the output that it asks for.
@@ -39,18 +39,18 @@ DEFAULT_MAX_TOKENS = 16
 Change = Callable[[CompletionRequest], CompletionRequest]
 
 
-async def completion_work(
+async def completion_plan(
     request: Request,
     body: CompletionsRequest,
     *,
     num_generated: int = 0,
     change: Change = lambda asked: asked,
 ) -> GenerationPlan:
-    """Return the work for ``body``. ``num_generated``: how many of its tokens were sampled before.
+    """Return the plan for ``body``. ``num_generated``: how many of its tokens were sampled before.
     ``change``: changes each of its requests.
 
     Raises:
-        QuireError: the model cannot do the work; the message says why.
+        QuireError: the model cannot do it; the message says why.
     """
     model = context_of(request).node.model(body.model)
     texts = body.prompts()

@@ -106,7 +106,8 @@ class GenerationResponse(Response):
         if not work.done():
             reason = "the client has disconnected" if gone.done() else "the server is stopping"
             self._generation.cancel(reason)
-            self._observer.end("aborted", reason=reason)
+            is_told = self._stream or self._telling is not None  # else the end alone tells tokens
+            self._observer.end("aborted", reason=reason, tokens_known=is_told)
             work.cancel()
         gone.cancel()
         await asyncio.gather(work, gone, return_exceptions=True)

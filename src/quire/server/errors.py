@@ -101,9 +101,15 @@ class HttpError(HTTPException):
     """
 
     def __init__(
-        self, status: int, message: str, *, code: str | None = None, param: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(status, message)
+        super().__init__(status, message, headers)
         self.code = code
         self.param = param
 
@@ -192,8 +198,8 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
         message = error.detail or HTTPStatus(error.status_code).phrase
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405:
-            message = f"method {request.method} is not allowed on {request.url.path}"
             headers["allow"] = ", ".join(methods_of(routes, request.url.path))
+            message = wrong_method(request.method, request.url.path, headers["allow"])
         elif error.status_code == 404 and code is None:
             hint = meant_by(routes, request.url.path) or "/openapi.json has all of them"
             message = f"no route {request.method} {request.url.path}: {hint}"
@@ -211,6 +217,11 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     app.add_exception_handler(QuireError, on_quire_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
+
+
+def wrong_method(method: str, path: str, allowed: str) -> str:
+    """Return the message of a 405; ``allowed``: the methods of ``path``, as the header has them."""
+    return f"method {method} is not allowed on {path}: send {allowed}"
 
 
 def no_route(otherwise: ASGIApp) -> ASGIApp:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -22,18 +23,20 @@ HEARTBEAT = b": nothing has changed\n\n"
 HEARTBEAT_S = 10.0
 """After this time without a change of programs it is sent to their readers."""
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
 
 class EventStream(Response, ABC):
     """Sends ``events`` until there are no more of them or the client disconnects.
 
-    ``write_timeout_s``: the longest time of one write. Nothing is buffered beyond the connection's
-    own 64 KiB: an event is only made when the client can take it.
+    ``write_timeout_s``: the longest time of one write. ``headers``: further ones. Nothing is
+    buffered beyond the connection's own 64 KiB: an event is only made when the client can take it.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, write_timeout_s: float) -> None:
-        super().__init__(headers=EVENT_HEADERS)
+    def __init__(self, write_timeout_s: float, headers: Mapping[str, str] = NO_HEADERS) -> None:
+        super().__init__(headers={**EVENT_HEADERS, **headers})
         del self.headers["content-length"]  # that of the empty body
         self._writes = WriteLimit(write_timeout_s)
 

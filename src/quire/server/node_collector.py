@@ -155,6 +155,11 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
         lambda e: e.prefix.num_hit_tokens,
     ),
     (
+        "generation_tokens",
+        "Tokens generated for requests and programs, also for those that were cancelled",
+        lambda e: e.num_generated_tokens,
+    ),
+    (
         "num_preemptions",
         "Generations that were interrupted to free memory",
         lambda e: e.num_preemptions,

@@ -70,24 +70,40 @@ class RequestObserver:
         if self._first_s is None:
             self._first_s = self._now_s()
 
-    def end(self, outcome: Outcome, error: QuireError | None = None, reason: str = "") -> None:
-        """Note that the request is over. Idempotent: the first call counts."""
+    def end(
+        self,
+        outcome: Outcome,
+        error: QuireError | None = None,
+        reason: str = "",
+        *,
+        tokens_known: bool = True,
+    ) -> None:
+        """Note that the request is over. Idempotent: the first call counts.
+
+        ``tokens_known``: the chunks have told all that was generated; without it the log line
+        leaves the number open.
+        """
         if self._ended:
             return
         self._ended = True
         elapsed_s = self._now_s() - self._started_s
+        num_tokens = self.num_completion_tokens if tokens_known else None
         self._metrics.observe_end(
             self._labels,
             outcome,
             num_cached=self.num_cached_tokens,
-            num_generated=self.num_completion_tokens,
             finish_reasons=self._finish_reasons,
         )
         if logger.isEnabledFor(logging.INFO):
-            logger.info("%s", json.dumps(self._line(outcome, elapsed_s, error, reason)))
+            logger.info("%s", json.dumps(self._line(outcome, num_tokens, elapsed_s, error, reason)))
 
     def _line(
-        self, outcome: Outcome, elapsed_s: float, error: QuireError | None, reason: str
+        self,
+        outcome: Outcome,
+        num_tokens: int | None,
+        elapsed_s: float,
+        error: QuireError | None,
+        reason: str,
     ) -> dict[str, object]:
         labels, identity = self._labels, self._labels.identity
         first_s = None if self._first_s is None else round(self._first_s - self._started_s, 6)
@@ -107,7 +123,7 @@ class RequestObserver:
             "stream": labels.stream,
             "prompt_tokens": labels.num_prompt_tokens,
             "cached_tokens": self.num_cached_tokens,
-            "completion_tokens": self.num_completion_tokens,
+            "completion_tokens": num_tokens,
             "finish_reasons": dict(self._finish_reasons),
             "ttft_s": first_s,
             "elapsed_s": round(elapsed_s, 6),

@@ -150,7 +150,7 @@ class GenerationPlan:
     telling: ResumableAnswer | None = None
 
     def then(self, on_finished: Callable[[SessionHandle], None]) -> GenerationPlan:
-        """Return the same work with another ``on_finished``."""
+        """Return the same plan with another ``on_finished``."""
         return replace(self, on_finished=on_finished)
 
 
@@ -163,29 +163,29 @@ class BegunGeneration:
     finished: Callable[[], None]
 
 
-def begin(request: Request, work: GenerationPlan) -> GenerationResponse:
+def begin(request: Request, plan: GenerationPlan) -> GenerationResponse:
     """Open the session and create the response that will run the generation.
 
     Raises:
         Draining, QuotaExceeded: see ``Node.session``.
     """
-    work = _told(work)
-    if not work.fields.stream and work.telling is None:  # only the whole is sent
-        work = replace(work, requests=[replace(one, stream=False) for one in work.requests])
-    begun = open_generation(request, work)
+    plan = _told(plan)
+    if not plan.fields.stream and plan.telling is None:  # only the whole is sent
+        plan = replace(plan, requests=[replace(one, stream=False) for one in plan.requests])
+    begun = open_generation(request, plan)
     headers = {"x-quire-program-id": begun.generation.session.id}
-    if work.telling is not None:
+    if plan.telling is not None:
         headers[TELLS_HEADER] = "1"
     return GenerationResponse(
         begun.generation,
-        work.formatter,
+        plan.formatter,
         begun.observer,
-        stream=bool(work.fields.stream),
+        stream=bool(plan.fields.stream),
         write_timeout_s=context_of(request).config.write_timeout_s,
         on_finished=begun.finished,
         headers=headers,
-        style=work.style,
-        telling=work.telling,
+        style=plan.style,
+        telling=plan.telling,
     )
 
 
@@ -202,33 +202,33 @@ def told_stream(request: Request, model: ServedModel) -> ResumableAnswer | None:
     return telling_of(request, model)
 
 
-def _told(work: GenerationPlan) -> GenerationPlan:
-    """Return ``work`` as it continues after what another node has sampled of it."""
-    telling, asked = work.telling, work.requests
+def _told(plan: GenerationPlan) -> GenerationPlan:
+    """Return ``plan`` as it continues after what another node has sampled of it."""
+    telling, asked = plan.telling, plan.requests
     if telling is None:
-        return work
+        return plan
     if (seed := asked[0].sampler.seed) is not None:
         telling = replace(telling, seed=seed)
     if len(asked) == 1 and not asked[0].images:
         telling = replace(telling, prompt=tuple(asked[0].prompt))
     telling, requests = telling.continued(asked)
-    for item in telling.before(asked, work.model):
-        work.formatter.feed(item)  # the client has received its events
-    return replace(work, requests=requests, telling=telling)
+    for item in telling.before(asked, plan.model):
+        plan.formatter.feed(item)  # the client has received its events
+    return replace(plan, requests=requests, telling=telling)
 
 
-def open_generation(request: Request, work: GenerationPlan) -> BegunGeneration:
-    """Open the session that ``work`` belongs to; nothing runs yet.
+def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
+    """Open the session that ``plan`` belongs to; nothing runs yet.
 
     Raises:
         Draining, QuotaExceeded: see ``Node.session``.
     """
     context: ServerContext = context_of(request)
-    identity = identify(request.headers, work.fields)
+    identity = identify(request.headers, plan.fields)
     session = context.node.session(
         caller_of(request),
         identity.client_id,
-        turns=work.turns,
+        turns=plan.turns,
         parent=identity.parent,
         priority=identity.priority,
         traceparent=request.headers.get("traceparent"),
@@ -238,23 +238,23 @@ def open_generation(request: Request, work: GenerationPlan) -> BegunGeneration:
         request_id=request_id_of(request),
         route=route,
         tenant=caller_of(request),
-        model=work.model.id,
+        model=plan.model.id,
         session=session.id,
         identity=identity,
-        stream=bool(work.fields.stream),
-        num_prompt_tokens=sum(len(one.prompt) for one in work.requests),
+        stream=bool(plan.fields.stream),
+        num_prompt_tokens=sum(len(one.prompt) for one in plan.requests),
     )
 
     def finished() -> None:
-        if work.on_finished is not None:
-            work.on_finished(session)
+        if plan.on_finished is not None:
+            plan.on_finished(session)
         if identity.final:
             session.end("the client has said that this call is the last")
 
     mark_begun(request.scope)
     generation = GenerationStream(
         session,
-        work.requests,
+        plan.requests,
         thread=identity.thread,
         parent_thread=identity.parent_thread,
         name=route,

@@ -15,8 +15,11 @@ _OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
 """Pydantic's problems with a value that is not a JSON object; their messages are about Python."""
 
 _COMPARED = ("greater_than", "less_than", "int_from_float")
-_OF_A_KIND = ("_type", "_parsing")
+_OF_A_KIND = "_type"
 """Pydantic's problems whose message does not name the value."""
+
+_MAX_NAMED = 3
+"""How many fields with further problems a message names."""
 
 
 class FieldProblem(NamedTuple):
@@ -49,7 +52,7 @@ def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
 
 
 def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> FieldProblem:
-    """Return the first problem in full, and the number of further ones.
+    """Return the first problem in full, and the places of further ones.
 
     ``fields``: those that the body may have. Numbers are repeated in the message; of other values
     only the kind is named, because texts belong to their sender.
@@ -65,20 +68,49 @@ def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> Fie
     elif first["type"] == "extra_forbidden":
         message = instead_of(param or "", fields)
     elif first["type"].startswith(_COMPARED) or first["type"].endswith(_OF_A_KIND):
-        message += f", not {_given(first.get('input'))}"
+        message += f", not {_given_in(first)}"
+    elif first["type"].endswith("_parsing"):  # of a query or path, whose values are all texts
+        message = message.partition(", unable to ")[0]
+    elif first["type"] == "union_tag_invalid":
+        message = f"{_tag_of(first)} is '{first['ctx']['tag']}': it must be one of "
+        message += first["ctx"]["expected_tags"]
+    elif first["type"] == "union_tag_not_found":
+        message = f"{_tag_of(first)}: Field required"
     where = f"{param}: " if param else ""
-    num_more = len(problems) - 1 - _num_following(problems)
-    more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
+    more = _more(_others(problems), error.body)
     return FieldProblem(f"{where}{message}{more}", _code_of(first["type"]), param)
 
 
-def _num_following(problems: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many problems may follow from the first: the type of an object decides which
+def _tag_of(problem: Mapping[str, Any]) -> str:
+    """Return the field by which pydantic tells the alternatives of a union apart."""
+    return str(problem["ctx"]["discriminator"]).strip("'")
+
+
+def _others(problems: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the problems that do not follow from the first: the type of an object decides which
     fields it has."""
     *around, last = problems[0]["loc"]
     if last != "type":
-        return 0
-    return sum(list(one["loc"])[: len(around)] == around for one in problems[1:])
+        return problems[1:]
+    return [one for one in problems[1:] if list(one["loc"])[: len(around)] != around]
+
+
+def _more(problems: Sequence[Mapping[str, Any]], body: Any) -> str:
+    """Return how many further ``problems`` there are and the fields of the first few."""
+    if not problems:
+        return ""
+    places = dict.fromkeys(place for one in problems if (place := location_of(one, body)))
+    named = [*places][:_MAX_NAMED]
+    where = f": {', '.join(named)}{', ...' * (len(places) > len(named))}" if named else ""
+    return f" (and {len(problems)} more problem{'s' * (len(problems) > 1)}{where})"
+
+
+def _given_in(problem: Mapping[str, Any]) -> str:
+    """Return the value of ``problem`` for a message. A number of a query or path is a text here,
+    and is repeated like other numbers."""
+    value = problem.get("input")
+    is_compared = problem["type"].startswith(_COMPARED)
+    return value if is_compared and isinstance(value, str) else _given(value)
 
 
 def _given(value: Any) -> str:

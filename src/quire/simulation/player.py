@@ -36,6 +36,10 @@ class SimulationView(Protocol):
 
     def after(self, duration_s: float, call: Callable[[], None]) -> None: ...
 
+    def call_over(self) -> None:
+        """Take note that a call of a program has ended."""
+        ...
+
 
 @dataclass(slots=True)
 class Figures:
@@ -203,6 +207,7 @@ class Player:
         if len(call.answer) != plan.num_output:
             self.fail(f"{len(call.answer)} of {plan.num_output} tokens were generated")
             return
+        self._stage.call_over()
         if self._num_extended[number]:
             self._contexts[number] = call.prompt + call.answer
         self._call(plan.member, CloseQueue(QueueId(number)))

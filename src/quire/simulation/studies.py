@@ -14,7 +14,8 @@ from quire.simulation.arrivals import Arrivals
 from quire.simulation.bounds import BOUNDS
 from quire.simulation.engines import EngineSpec
 from quire.simulation.outcomes import ProgramOutcome, Summary, summarize
-from quire.simulation.trial import Progress, SimulationRun
+from quire.simulation.progress import Progress
+from quire.simulation.trial import SimulationRun
 from quire.simulation.work import WorkTable
 from quire.simulation.workloads import ProgramPlan, create_workload, draw_programs
 from quire.simulation.workloads.recorded import RecordedLoad

@@ -25,13 +25,11 @@ from quire.core.tracing import TraceListener
 from quire.simulation.engines import MODEL, EngineSpec
 from quire.simulation.outcomes import ProgramOutcome
 from quire.simulation.player import Player, num_text_tokens
+from quire.simulation.progress import Progress, RunProgress
 from quire.simulation.shell import VirtualShell
 from quire.simulation.simulation import Simulation
 from quire.simulation.work import WorkTable
 from quire.simulation.workloads.plan import ProgramPlan
-
-Progress = Callable[[int, float], None]
-"""Called with the number of programs that have ended, and the virtual time."""
 
 _SEEDS = 1 << 10
 """Seeds of samplers that each program has."""
@@ -105,7 +103,8 @@ class SimulationRun:
         self._texts = _starts([num_text_tokens(plan) for plan in plans])
         self._members = _starts([_num_members(plan) for plan in plans])
         self._events: list[Event] = []
-        self._num_over = 0
+        self._num_over = self._num_calls_over = 0
+        self._num_calls = sum(len(plan.calls) for plan in plans)
         self._num_messages = 0
         self._over: set[int] = set()
         self._waiting = [number for number, at_s in enumerate(times_s) if isinf(at_s)][::-1]
@@ -163,6 +162,10 @@ class SimulationRun:
             self._shell.post(replace(event, more=True))
         self._shell.post(events[-1])
 
+    def call_over(self) -> None:
+        self._num_calls_over += 1
+        self._tell()
+
     # -- answers ---------------------------------------------------------------------------------
 
     def _answered(self, action: Deliver | Fail | Terminate) -> None:
@@ -180,12 +183,18 @@ class SimulationRun:
         player.figures.add(action)
         if action.program == player.members[0]:
             self._num_over += 1
-            if self._progress is not None:
-                self._progress(self._num_over, self.now_s)
+            self._tell()
             if self._waiting:
                 number = self._waiting.pop()
                 self._times_s[number] = self.now_s
                 self._simulation.at(self.now_s, lambda: self._begin(number))
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            plans, calls = len(self._plans), self._num_calls
+            self._progress(
+                RunProgress(self.now_s, self._num_over, plans, self._num_calls_over, calls)
+            )
 
     def _count_message(self) -> None:
         self._num_messages += 1

@@ -17,7 +17,7 @@ from quire.control import Controller
 from quire.core.actions import Deliver, Fail, Terminate
 from quire.core.config import TenantConfig
 from quire.core.errors import ProgramTerminated
-from quire.core.events import ProgramStarted
+from quire.core.events import EventAt, ProgramStarted
 from quire.core.ids import EngineId, ModelId, ProgramForm, ProgramId, TenantId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel, Tokenizer
 from quire.core.kept_queries_config import KeptQueriesConfig
@@ -26,7 +26,6 @@ from quire.core.scheduler_config import SchedulerConfig
 from quire.programs.capabilities import Capabilities
 from quire.programs.inferlet import Inferlet, Main, inferlet
 from quire.programs.parameters import as_text
-from quire.programs.runtime.event_port import TimedEvent
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.search import SearchEngine, SearchService
@@ -238,7 +237,7 @@ class LocalNode:
         self._hold = hold
         self._schedule()
 
-    def submit(self, event: TimedEvent) -> None:
+    def submit(self, event: EventAt) -> None:
         """Handle an event in a turn of the node's loop. From any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._handle, event)
@@ -251,7 +250,7 @@ class LocalNode:
         await handled
         await self._quiet.wait()
 
-    def _handle(self, event: TimedEvent) -> None:
+    def _handle(self, event: EventAt) -> None:
         with self._guarded():
             self.harness.post(event(self.harness.now_s))
         self._schedule()

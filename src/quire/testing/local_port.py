@@ -7,10 +7,11 @@ import asyncio
 from typing import Protocol
 
 from quire.core.actions import Deliver, Fail, Terminate
+from quire.core.events import EventAt
 from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramClock, ReplySink, ServedModel, Services
 from quire.core.quotas import Quotas
-from quire.programs.runtime import EventPort, TimedEvent
+from quire.programs.runtime import EventPort
 
 
 class PortOwner(Protocol):
@@ -19,7 +20,7 @@ class PortOwner(Protocol):
     @property
     def clock(self) -> ProgramClock: ...
 
-    def submit(self, event: TimedEvent) -> None: ...
+    def submit(self, event: EventAt) -> None: ...
 
     def models(self) -> list[ServedModel]: ...
 
@@ -64,7 +65,7 @@ class LocalPort(EventPort):
                 self._end()
                 self._loop.call_soon_threadsafe(self._sink.on_terminated, error)
 
-    def _submit(self, event: TimedEvent) -> None:
+    def _submit(self, event: EventAt) -> None:
         # a terminated program is notified once; later replies are dropped
         if self._open:
             self._node.submit(event)

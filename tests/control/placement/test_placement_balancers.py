@@ -199,6 +199,14 @@ def test_spare_calls_count_for_one_another_alone(balancer: str) -> None:
     assert replicas.ask(5, prompt_of(5), 50) == OTHER, "the one on the other engine is needed"
 
 
+def test_a_call_that_becomes_spare_while_it_runs_gives_way_too() -> None:
+    replicas = Replicas("least_used")
+    assert replicas.ask(1, prompt_of(1), 50) == ENGINE
+    spare = SetQueuePriority(QueueId(replicas.num_queues), SPARE_PRIORITY)
+    replicas.world.harness.post(Called(time_s=0.0, program=ProgramId(1), call=spare))
+    assert replicas.ask(2, prompt_of(2), 50) == ENGINE, "the first engine has no call that counts"
+
+
 def test_quire_sees_no_cache_where_the_request_does_not_use_it() -> None:
     replicas = Replicas("quire")
     cached = prompt_of(1, 1024)

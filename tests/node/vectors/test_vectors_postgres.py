@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -56,6 +57,39 @@ async def test_what_a_killed_node_left_is_deleted_and_what_a_living_one_has_is_n
     assert len((await living.search(OWN, ROWS.vectors, 1))[0]) == 1
     for store in (living, killed, starting):
         await asyncio.to_thread(store.close)
+
+
+async def test_what_a_program_left_while_the_database_was_away_is_deleted_when_it_is_back(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    def number_of_tables() -> int:
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            tables = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'rows_%'"
+            return len(connection.execute(tables).fetchall())
+
+    store = vector_store(postgres, None)
+    await store.names(OWN.tenant)  # deletes what the nodes of other tests have left
+    before = number_of_tables()
+    await store.put(OWN, ROWS)
+    assert number_of_tables() == before + 1
+
+    def away(job: object) -> None:
+        raise EngineLost("away")
+
+    with monkeypatch.context() as patched:
+        later: list[Callable[[], None]] = []
+        patched.setattr(store, "_tried", away)
+        patched.setattr(store._threads, "later", later.append)  # type: ignore[attr-defined]
+        store.end(ProgramId(3))
+        with pytest.raises(EngineLost, match="away"):
+            later.pop()()
+        assert not later
+    assert number_of_tables() == before + 1
+    assert await store.names(OWN.tenant) == []
+    await asyncio.to_thread(store.close)  # waits for what was left to do
+    assert number_of_tables() == before
 
 
 async def test_a_database_that_cannot_be_reached_is_named() -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from quire.core.errors import ProgramTerminated
 from quire.programs.runtime import replay_log
+from quire.programs.runtime.arrivals import Arrival, ArrivalOrder
 from quire.programs.runtime.replay_log import Questions, RecordedQuestion
+
+
+def questions_of(asked: list[RecordedQuestion]) -> Questions:
+    """The questions of another incarnation."""
+    return Questions(asked, "service", ArrivalOrder(asked))
 
 
 class Counter:
@@ -36,12 +42,12 @@ async def test_what_is_not_kept_is_carried_out_and_not_repeated(
 ) -> None:
     monkeypatch.setattr(replay_log, name, limit)
     asked: list[RecordedQuestion] = []
-    first, counter = Questions(asked, "service"), Counter(answer)
+    first, counter = questions_of(asked), Counter(answer)
     for number in range(5):
         assert await first.ask((f"{number}",), counter) == answer
     assert counter.num_asked == 5
     assert len(asked) == 3, "two, and the mark behind them"
-    again = Questions(asked, "service")
+    again = questions_of(asked)
     for number in range(2):
         assert await again.ask((f"{number}",), counter) == answer
     assert counter.num_asked == 5
@@ -53,8 +59,8 @@ async def test_an_incarnation_that_fills_the_log_goes_on(monkeypatch: pytest.Mon
     monkeypatch.setattr(replay_log, "MAX_QUESTIONS", 2)
     asked: list[RecordedQuestion] = []
     counter = Counter()
-    await Questions(asked, "service").ask(("0",), counter)
-    second = Questions(asked, "service")
+    await questions_of(asked).ask(("0",), counter)
+    second = questions_of(asked)
     for number in range(4):
         await second.ask((f"{number}",), counter)
     assert counter.num_asked == 4
@@ -63,20 +69,20 @@ async def test_an_incarnation_that_fills_the_log_goes_on(monkeypatch: pytest.Mon
 async def test_what_is_asked_when_it_is_over_is_refused_and_not_recorded() -> None:
     """The cleaning up of a program whose engine was lost."""
     asked: list[RecordedQuestion] = []
-    questions, counter = Questions(asked, "service"), Counter()
+    questions, counter = questions_of(asked), Counter()
     await questions.ask(("0",), counter)
     questions.end()
     with pytest.raises(ProgramTerminated, match="begins again"):
         await questions.ask(("goodbye",), counter)
     assert counter.num_asked == 1
-    again = Questions(asked, "service")
+    again = questions_of(asked)
     assert [await again.ask((one,), counter) for one in ("0", "1")] == ["answer"] * 2
     assert [one.what for one in asked] == [("0",), ("1",)]
 
 
 async def test_what_is_cut_off_by_the_end_is_asked_again() -> None:
     asked: list[RecordedQuestion] = []
-    questions = Questions(asked, "service")
+    questions = questions_of(asked)
 
     async def cut_off() -> None:
         questions.end()
@@ -84,7 +90,7 @@ async def test_what_is_cut_off_by_the_end_is_asked_again() -> None:
 
     with pytest.raises(ProgramTerminated):
         await questions.ask(("0",), cut_off)
-    assert await Questions(asked, "service").ask(("0",), Counter()) == "answer"
+    assert await questions_of(asked).ask(("0",), Counter()) == "answer"
 
 
 async def _side_by_side(questions: Questions, answers: Any, said: list[str]) -> None:
@@ -108,7 +114,7 @@ async def test_tasks_side_by_side_go_on_as_at_first() -> None:
         return name
 
     said: list[str] = []
-    running = asyncio.create_task(_side_by_side(Questions(asked, "service"), live, said))
+    running = asyncio.create_task(_side_by_side(questions_of(asked), live, said))
     for name in "bbaba":
         events[name].set()
         for _ in range(8):
@@ -121,7 +127,7 @@ async def test_tasks_side_by_side_go_on_as_at_first() -> None:
         return name
 
     async with asyncio.timeout(60):  # the last answer comes now, behind all others
-        await _side_by_side(Questions(asked, "service"), at_once, again)
+        await _side_by_side(questions_of(asked), at_once, again)
     assert again == list("bbabaa")
     assert [entry.rank for entry in asked] != sorted(entry.rank or 0 for entry in asked)
 
@@ -129,10 +135,10 @@ async def test_tasks_side_by_side_go_on_as_at_first() -> None:
 async def test_what_the_program_waits_for_no_more_holds_up_nothing() -> None:
     asked = [
         RecordedQuestion(("a",), "one", answered=True, rank=1),
-        RecordedQuestion(("b",), "two", answered=True, rank=0, num_asked=3),
-        RecordedQuestion(("c",), "three", answered=True, rank=2, num_asked=3),
+        RecordedQuestion(("b",), "two", answered=True, rank=0, num_acts=3),
+        RecordedQuestion(("c",), "three", answered=True, rank=2, num_acts=3),
     ]
-    questions = Questions(asked, "service")
+    questions = questions_of(asked)
     waiting = [asyncio.create_task(questions.ask((name,), Counter())) for name in "ab"]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
@@ -145,19 +151,19 @@ async def test_what_the_program_waits_for_no_more_holds_up_nothing() -> None:
 async def test_answers_that_wait_side_by_side_are_not_looked_at_again_for_each_other_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    num, looks, may_come = 200, 0, Questions._may_come
+    num, looks, may_come = 200, 0, ArrivalOrder.may_come
 
-    def counted(questions: Questions, entry: RecordedQuestion) -> bool:
+    def counted(arrivals: ArrivalOrder, arrival: Arrival) -> bool:
         nonlocal looks
         looks += 1
-        return may_come(questions, entry)
+        return may_come(arrivals, arrival)
 
-    monkeypatch.setattr(Questions, "_may_come", counted)
+    monkeypatch.setattr(ArrivalOrder, "may_come", counted)
     asked = [
-        RecordedQuestion((place,), place, answered=True, rank=num - place, num_asked=num)
+        RecordedQuestion((place,), place, answered=True, rank=num - place, num_acts=num)
         for place in range(num)
     ]
-    questions, counter = Questions(asked, "service"), Counter()
+    questions, counter = questions_of(asked), Counter()
     async with asyncio.timeout(60):
         found = await asyncio.gather(*(questions.ask((place,), counter) for place in range(num)))
     assert found == list(range(num))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.ids import ProgramId, TenantId
+from quire.programs.runtime.arrivals import ArrivalOrder
 from quire.programs.runtime.replay_log import Questions, RecordedQuestion
 from quire.programs.services.children import ChildService, ChildState, Family
 from quire.programs.services.operations import Identity
@@ -57,7 +58,7 @@ class Life:
             identity, self.family, 0, self._spawn, self._on_node, loop.call_soon,
             lasting=True, state=self.state,
         )  # fmt: skip
-        self.questions = Questions(self.asked, "service")
+        self.questions = Questions(self.asked, "service", ArrivalOrder(self.asked))
 
     async def _spawn(self, wanted: Any) -> Any:
         await self.spawned.wait()
@@ -88,7 +89,7 @@ class Life:
         self.questions.end()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        self.questions = Questions(self.asked, "service")
+        self.questions = Questions(self.asked, "service", ArrivalOrder(self.asked))
 
 
 LAUNCH = ("launch", "says", None, [], {}, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -406,6 +407,8 @@ async def test_what_a_function_may_not_return_is_refused(made: Any, message: str
 async def test_a_function_that_raises_is_named() -> None:
     with pytest.raises(ProgramError, match=r"grow: its function '\w+' raised KeyError: 'q'"):
         await answered(growing(lambda q: {}["q"]), {"q": "x"})
+    with pytest.raises(ProgramError, match=r"grow: its function '\w+' raised SystemExit: 3"):
+        await answered(growing(lambda q: sys.exit(3)), {"q": "x"})
 
 
 async def test_a_declared_effect_and_a_value_that_is_the_output_are_taken() -> None:

@@ -99,7 +99,7 @@ def test_predicted_and_measured_batches_stand_beside_each_other() -> None:
     assert "1 of 1 batch short · went 1 of 1" in texts
     assert "0 of 2 batches short" in texts, "of the p-graph, which has not run"
     assert texts.count("1 of 1 batch short") >= 1, "of the p-graph's queries"
-    assert any(text.startswith("Batches short:") for text in texts)
+    assert any(text.startswith("Short: batches") for text in texts)
 
 
 def test_a_graph_without_an_encoder_tells_no_batches() -> None:

@@ -8,7 +8,6 @@ other nodes: nodes are never lost, and a refused request counts as failed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
@@ -26,9 +25,7 @@ from quire.core.errors import ConfigError, QuireError
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import MODEL, EngineSpec
 from quire.simulation.exchange import LinkCost
-
-Progress = Callable[[int, float], None]
-"""Receives the number of requests that have ended, and the virtual time."""
+from quire.simulation.progress import Progress, RunProgress
 
 _HEADERS = [(b"content-type", b"application/json")]
 
@@ -147,7 +144,8 @@ class _Run:
             request.work.end()
         self._num_over += 1
         if self._progress is not None:
-            self._progress(self._num_over, loop.time())
+            over, num = self._num_over, len(self._plans)
+            self._progress(RunProgress(loop.time(), over, num, over, num))
         return RequestOutcome(
             number=number,
             arrived_s=plan.at_s,

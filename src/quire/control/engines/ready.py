@@ -15,15 +15,17 @@ from quire.core.commands import Decode
 class ReadyQueues:
     """The queues that may start a command. ``take_changed`` returns those that were added,
     discarded or touched since its last call, in the order of their first change.
+    ``has_had_spare``: any was spare at some time; without, no command of the engine is.
     ``num_prompt_tokens``: prompt tokens of the decodes that may start now, each as it was when its
     queue was added."""
 
-    __slots__ = ("_changed", "_queues", "_spare", "num_prompt_tokens")
+    __slots__ = ("_changed", "_queues", "_spare", "has_had_spare", "num_prompt_tokens")
 
     def __init__(self) -> None:
         self._queues: dict[CommandQueue, int] = {}
         self._changed: dict[CommandQueue, None] = {}
         self._spare = set[CommandQueue]()
+        self.has_had_spare = False
         self.num_prompt_tokens = 0
 
     def __len__(self) -> int:
@@ -44,7 +46,11 @@ class ReadyQueues:
 
     def note_priority(self, queue: CommandQueue) -> None:
         """Note that the queue's priority has changed: it may be spare now, or no longer."""
-        if queue.is_spare and queue in self._queues:
+        if not queue.is_spare:
+            self._spare.discard(queue)
+            return
+        self.has_had_spare = True
+        if queue in self._queues:
             self._spare.add(queue)
         else:
             self._spare.discard(queue)

@@ -84,6 +84,7 @@ class EngineState(ControlledEngine):
         self.num_freed_embeds = 0
         self.unlocked: list[Page] = []
         self.num_ended = 0
+        self.num_generated_tokens = 0
         self.epoch = 0
         self.sends: dict[int, SendRun] = {}
         self.num_sends = 0
@@ -291,6 +292,8 @@ class EngineState(ControlledEngine):
         self.embeds.check_invariants()
         self.sequences.check_invariants()
         assert len(self.in_flight) <= 2, "more than two messages are in flight"
+        is_spare = any(entry.queue.is_spare for entry in [*self.running, *self.unfinished])
+        assert self.ready.has_had_spare or not is_spare, "a spare command was never noted"
         assert not self.running.keys() & self.unfinished.keys(), "a decode runs and has not begun"
 
     def take_sequence(self, run: DecodeRun) -> bool:

@@ -149,8 +149,9 @@ def num_calls(engine: EngineState, *, for_spare: bool = False) -> int:
     running, unfinished = engine.running, engine.unfinished
     sent = _sent(engine)
     num_all = len(engine.ready) + len(running) + len(unfinished) + len(sent)
-    num_begun = _num_spare(running) + _num_spare(unfinished) + _num_spare(sent)
-    num_spare = engine.ready.num_spare + num_begun
+    num_spare = engine.ready.num_spare
+    if engine.ready.has_had_spare:  # to look at each command takes long on many engines
+        num_spare += _num_spare(running) + _num_spare(unfinished) + _num_spare(sent)
     num_others = num_all - num_spare
     return num_spare + SPARE_CALLS * num_others if for_spare else num_others
 

@@ -216,6 +216,7 @@ class ResultReader:
             tokens, over_quota = self._within_quota(entry, tokens)
         else:  # the usual case
             count_tokens(entry, len(tokens))
+        self._engine.num_generated_tokens += len(tokens)
         self._append(run, tokens)
         logprobs = None
         if run.num_logprobs is not None:

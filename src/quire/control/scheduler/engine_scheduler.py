@@ -379,6 +379,7 @@ class EngineScheduler:
             num_batches=self.num_batches,
             num_rows=self.num_rows,
             num_tokens=self.num_tokens,
+            num_generated_tokens=engine.num_generated_tokens,
             batch_sizes=tuple(self.batch_sizes.counts),
             step_s=self.step_time.step_s,
             prompt_token_s=self.chunk_time.token_s,

@@ -29,7 +29,10 @@ from quire.core.ids import CommandId
 from quire.core.interfaces import ProgramPort
 from quire.node.loops import call_on
 from quire.node.sandbox import messages as s
+from quire.node.sandbox.guest_requests import GuestRequests
 from quire.node.sandbox.link import SandboxLink
+from quire.programs.runtime.ordered_input import InputOrder
+from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.host.service_questions import ServiceQuestions
@@ -78,9 +81,22 @@ class SandboxedProgram:
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._questions: ServiceQuestions | None = None
+        self.inputs: InputOrder | None = None
+        """The order of a restartable program's messages."""
+        self._requests: GuestRequests | None = None
+        """The HTTP requests of a restartable program."""
         self.mailbox = Mailbox(name, LIMITS)
         self.port: ProgramPort
         self.running: RunningProgram
+
+    def record(self, port: ReplayPort) -> None:
+        """Have ``port`` record what reaches the program, which is restartable; before it starts."""
+        self.inputs = port.inputs
+        self._requests = GuestRequests(
+            port,
+            lambda call: self.link.order_fetch(self._number, call),
+            lambda event: self.link.tell(self._number, event),
+        )
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -139,6 +155,8 @@ class SandboxedProgram:
         self.link.forget(self._number)
         if self._questions is not None:
             self._questions.close()
+        if self._requests is not None:
+            self._requests.close()
         self.port.close(state.value)
         self.running.advance(state, result=result, error=error)
 
@@ -158,6 +176,11 @@ class SandboxedProgram:
     def on_lost(self, error: ErrorRecord) -> None:
         if not self.running.state.ended:
             self._conclude(ProgramState.TERMINATED, None, from_record(error))
+
+    def on_fetched(self, event: m.Fetched | m.FetchFailed) -> None:
+        """Take the answer to a request that the node has ordered."""
+        if self._requests is not None:
+            self._requests.answered(event)
 
     def on_report(self, report: s.GuestReport) -> None:
         """Carry out a guest's message. Its errors must not reach the link, which serves other
@@ -199,6 +222,8 @@ class SandboxedProgram:
                 self._ending = self._loop.create_task(self._end_later(call, self._questions))
             case m.Ended():
                 self._ended(call)
+            case m.Fetch() if self._requests is not None:
+                self._requests.start(call)
             case m.Fetch():
                 raise InvalidArgument("an HTTP request, which is its host's to make")
             case _:
@@ -285,9 +310,19 @@ class SandboxedProgram:
         channel = self.mailbox.to_program
         if self.running.state.ended or self._input_closed:
             return
-        while self._num_unread < _UNREAD and (text := channel.take()) is not None:
+        while (
+            self._num_unread < _UNREAD and self._may_come() and (text := channel.take()) is not None
+        ):
             self._num_unread += 1
-            self.link.tell(self._number, m.Message(text))
-        if channel.is_over:
+            self._came(m.Message(text))
+        if channel.is_over and self._may_come():
             self._input_closed = True
-            self.link.tell(self._number, m.InputClosed())
+            self._came(m.InputClosed())
+
+    def _may_come(self) -> bool:
+        return self.inputs is None or self.inputs.may_come(self._pass_input)
+
+    def _came(self, event: m.Message | m.InputClosed) -> None:
+        if self.inputs is not None:
+            self.inputs.came()
+        self.link.tell(self._number, event)

@@ -36,7 +36,15 @@ from quire.node.sandbox.losses import Losses
 from quire.node.transports.child import LifeLimits
 from quire.node.transports.life import ProcessLife, ProcessMessages
 from quire.programs.sandbox.limits import GuestLimits
-from quire.programs.sandbox.messages import GuestEvents, GuestModel, Inspected, Manifest
+from quire.programs.sandbox.messages import (
+    Fetch,
+    Fetched,
+    FetchFailed,
+    GuestEvents,
+    GuestModel,
+    Inspected,
+    Manifest,
+)
 from quire.programs.sandbox.program import GuestProgram
 from quire.programs.sandbox.wasm.engine import problem_of_wasmtime
 
@@ -56,6 +64,8 @@ class GuestPeer(Protocol):
     """The link's interface to one guest."""
 
     def on_report(self, report: s.GuestReport) -> None: ...
+
+    def on_fetched(self, event: Fetched | FetchFailed) -> None: ...
 
     def on_lost(self, error: ErrorRecord) -> None:
         """The guest is lost with its process."""
@@ -207,6 +217,10 @@ class SandboxLink:
             self._schedule_flush()
             self._news[guest] = [event]
 
+    def order_fetch(self, guest: int, call: Fetch) -> None:
+        """Have the process make an HTTP request of the guest; ``GuestPeer.on_fetched`` follows."""
+        self._say(s.OrderFetch(guest=guest, call=call))
+
     def stop_guest(self, guest: int, error: ErrorRecord) -> None:
         """End the guest at once; only its resource usage is still received."""
         self._flush()
@@ -277,6 +291,9 @@ class SandboxLink:
             case s.Reports():
                 for report in message.reports:
                     self._on_report(report)
+            case s.FetchDone():
+                if (peer := self._guests.get(message.guest)) is not None:
+                    peer.on_fetched(message.event)
             case s.Inspection():
                 future = self._inspections.get(message.number)
                 if future is not None and not future.done():

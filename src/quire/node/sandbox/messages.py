@@ -19,6 +19,9 @@ from quire.core.wire import Codec
 from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress, Welcome
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import (
+    Fetch,
+    Fetched,
+    FetchFailed,
     GuestCalls,
     GuestEvents,
     GuestLaunch,
@@ -67,8 +70,8 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Start a guest. ``digest``: that of code that was sent before; ``launch`` is without models.
     ``tenant``: guests of one tenant share connections. ``hosts``: those that the guest may reach
-    (``None``: any). ``record``: identifies a restartable program over its incarnations, so that it
-    gets the recorded answers of other hosts again.
+    (``None``: any). ``is_recorded``: the program is restartable. Its HTTP requests go to the node,
+    which records their answers and orders what has no answer yet (``OrderFetch``).
 
     ``family``: number of the family that shares ``family_cpu_ms`` of processor time; all its guests
     run in the same process (``None``: no shared limit).
@@ -82,7 +85,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     limits: GuestLimits
     hosts: tuple[str, ...] | None
     allow_private_hosts: bool
-    record: int | None = None
+    is_recorded: bool = False
     family: int = 0
     family_cpu_ms: int | None = None
 
@@ -98,6 +101,20 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     guest: int
     error: ErrorRecord
+
+
+class OrderFetch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Make an HTTP request of a guest; answered by ``FetchDone``."""
+
+    guest: int
+    call: Fetch
+
+
+class FetchDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to ``OrderFetch``, for the node."""
+
+    guest: int
+    event: Fetched | FetchFailed
 
 
 class GuestNews(msgspec.Struct, frozen=True, gc=False):
@@ -143,8 +160,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     inspected: Inspected
 
 
-FromSandbox = Hello | Progress | SandboxReady | LoadFailed | Inspection | Reports
-ToSandbox = Welcome | HelloRefused | Inspect | Keep | Starts | Stop | Tell
+FromSandbox = Hello | Progress | SandboxReady | LoadFailed | Inspection | Reports | FetchDone
+ToSandbox = Welcome | HelloRefused | Inspect | Keep | Starts | Stop | Tell | OrderFetch
 
 
 def sandbox_codec() -> Codec[FromSandbox]:

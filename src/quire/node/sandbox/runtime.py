@@ -142,12 +142,14 @@ class SandboxRuntime:
         """
         self._ensure_thread()
         with self._lock:
-            home = self._home_of(program, family)
+            home = self._home_of(family)
             link = home.link
             guest = SandboxedProgram(
                 program.name, link, self._loop, self._calls.soon, self._grace_s
             )
             port = guest.port = connect(guest, self._loop)
+            if isinstance(port, ReplayPort):
+                guest.record(port)
             models = list(port.models())
             if models:
                 try:
@@ -182,29 +184,23 @@ class SandboxRuntime:
 
         guest.start(begin)
 
-    def _home_of(self, program: GuestProgram, family: Family | None) -> _Home:
+    def _home_of(self, family: Family | None) -> _Home:
         """The process for the program: that of its family, whose time is counted in one process."""
         if family is None:
-            return _Home(self._link_of(program))
+            return _Home(self._emptiest_link())
         home = family.home
         if not isinstance(home, _Home):
             is_root = family.num_descendants == 0
             cpu_ms = family.max_cpu_ms
             if is_root:  # a sandboxed parent has the node's limit too
                 cpu_ms = self._limits_of(Quotas(max_cpu_ms=cpu_ms)).cpu_ms
-            home = _Home(self._link_of(program), next(self._family_numbers), cpu_ms)
+            home = _Home(self._emptiest_link(), next(self._family_numbers), cpu_ms)
             family.home = home
         return home
 
-    def _link_of(self, program: GuestProgram) -> SandboxLink:
-        """The process with the fewest programs; a restartable program returns to the process with
-        its record."""
-        links = self._links
-        if len(links) == 1:
-            return links[0]
-        if program.restartable:
-            return links[int(program.digest[:8], 16) % len(links)]
-        return min(links, key=self._placed.__getitem__)
+    def _emptiest_link(self) -> SandboxLink:
+        """The process with the fewest programs."""
+        return min(self._links, key=self._placed.__getitem__)
 
     def _guest_models(self, models: Sequence[ServedModel]) -> tuple[GuestModel, ...]:
         """``models`` as guests see them; the same object while they do not change."""
@@ -277,7 +273,7 @@ class SandboxRuntime:
             limits=self._limits_of(port.quotas),
             hosts=allowed_hosts(program.manifest.hosts, self._config.hosts),
             allow_private_hosts=self._config.allow_private_hosts,
-            record=port.record if isinstance(port, ReplayPort) else None,
+            is_recorded=isinstance(port, ReplayPort),
             family=home.family,
             family_cpu_ms=home.cpu_ms,
         )

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from quire.core.errors import CapacityError, ConfigError, EngineLost
+from quire.core.errors import CapacityError, ConfigError, EngineLost, QuireError
 from quire.core.ids import ProgramId, TenantId
 from quire.node.store_threads import StoreThreads
 from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
@@ -80,6 +80,8 @@ class PostgresStore:
         self._keeper: Any = None
         """Holds the lock of this node."""
         self._tables: dict[CollectionPlace, _Table] = {}
+        self._ended = set[int]()
+        """Programs that have ended and whose collections are not deleted yet."""
         self._lock = threading.Lock()
 
     async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
@@ -97,11 +99,11 @@ class PostgresStore:
         )
 
     def end(self, program: ProgramId) -> None:
-        condition = sql.SQL("node = {} AND program = {}").format(self._node, int(program))
-        self._threads.later(lambda: self._tried(lambda connection: _delete(connection, condition)))
         with self._lock:
+            self._ended.add(int(program))
             for place in [one for one in self._tables if one.program == program]:
                 del self._tables[place]
+        self._threads.later(self._delete_ended)
 
     def close(self) -> None:
         self._threads.close()
@@ -114,7 +116,25 @@ class PostgresStore:
     # -- on a thread -------------------------------------------------------------------------------
 
     async def _run(self, job: Callable[[Any], T]) -> T:
-        return await self._threads.run(lambda: self._tried(job))
+        result = await self._threads.run(lambda: self._tried(job))
+        if self._ended:  # the database could not be reached when they ended, and can be now
+            self._threads.later(self._delete_ended)
+        return result
+
+    def _delete_ended(self) -> None:
+        """Delete the collections of ended programs. What fails is tried again behind the next call
+        that succeeds."""
+        with self._lock:
+            ended, self._ended = self._ended, set[int]()
+        if not ended:
+            return
+        condition = sql.SQL("node = {} AND program = ANY({})").format(self._node, sorted(ended))
+        try:
+            self._tried(lambda connection: _delete(connection, condition))
+        except QuireError:
+            with self._lock:
+                self._ended |= ended
+            raise
 
     def _tried(self, job: Callable[[Any], T]) -> T:
         """Run ``job`` and return its result; run it once more if the connection was lost. Every job

@@ -35,7 +35,7 @@ from quire.programs.api.search import SearchFunctions
 from quire.programs.api.store import StoreFunctions
 from quire.programs.api.tokenize import TokenizeFunctions
 from quire.programs.api.vectors import VectorsFunctions
-from quire.programs.services.mailbox import Mailbox
+from quire.programs.services.mailbox import ProgramMailbox
 from quire.programs.services.network import Network
 
 TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
@@ -174,7 +174,7 @@ class Api:
         issuer: Issuer,
         *,
         args: Sequence[str] = (),
-        mailbox: Mailbox | None = None,
+        mailbox: ProgramMailbox | None = None,
         network: Network | None = None,
         log: Log = log_to_process,
     ) -> None:
@@ -205,7 +205,7 @@ def connect_api(
     connect: Callable[[ReplySink, asyncio.AbstractEventLoop], ProgramPort],
     *,
     args: Sequence[str] = (),
-    mailbox: Mailbox | None = None,
+    mailbox: ProgramMailbox | None = None,
     network: Network | None = None,
     on_end: Callable[[QuireError], None] | None = None,
 ) -> Api:

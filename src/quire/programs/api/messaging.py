@@ -13,13 +13,13 @@ from quire.core.errors import MailboxClosed
 from quire.core.traits import Trait
 from quire.programs.api.issuer import Issuer
 from quire.programs.api.queued import TraitFunctions
-from quire.programs.services.mailbox import Mailbox, SentMessage
+from quire.programs.services.mailbox import ProgramMailbox, SentMessage
 
 
 class MessagingFunctions(TraitFunctions):
     trait = Trait.MESSAGING
 
-    def __init__(self, issuer: Issuer, mailbox: Mailbox | None = None) -> None:
+    def __init__(self, issuer: Issuer, mailbox: ProgramMailbox | None = None) -> None:
         super().__init__(issuer)
         self._mailbox = mailbox
 
@@ -98,7 +98,7 @@ class MessagingFunctions(TraitFunctions):
         message: str = await self._issuer.call("queue.pull", "queue.pull.undo", queue=queue)
         return message
 
-    def _connected(self) -> Mailbox:
+    def _connected(self) -> ProgramMailbox:
         if self._mailbox is None:
             raise MailboxClosed("this program was launched without a client")
         return self._mailbox

@@ -1,6 +1,6 @@
 """Runs programs: the handle of a running program, hosting on an event loop, the native runtime."""
 
-from quire.programs.runtime.event_port import EventPort, Models, TimedEvent
+from quire.programs.runtime.event_port import EventPort, Models
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.native import NativeConfig, NativeRuntime
 from quire.programs.runtime.running import Connect, ProgramState, RunningProgram, Runtime
@@ -17,5 +17,4 @@ __all__ = [
     "ProgramState",
     "RunningProgram",
     "Runtime",
-    "TimedEvent",
 ]

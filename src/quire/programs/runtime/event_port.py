@@ -13,17 +13,14 @@ from quire.core.calls import AskService, CloseQueue, CreateQueue, Issue, QueueCa
 from quire.core.commands import Command, Decode, EmbedImage
 from quire.core.engine_info import ImageFraming
 from quire.core.errors import InvalidArgument
-from quire.core.events import Called, Event, ProgramEnded
+from quire.core.events import Called, EventAt, ProgramEnded
 from quire.core.ids import ModelId, ProgramId, QueueId
 from quire.core.interfaces import ProgramClock, ServedModel, Services
 from quire.core.quotas import Quotas
 
 Models = Callable[[], Sequence[ServedModel]]
 
-TimedEvent = Callable[[float], Event]
-"""Builds an event for the time at which it is handled."""
-
-PostEvent = Callable[[TimedEvent], None]
+PostEvent = Callable[[EventAt], None]
 
 Prepare = Callable[[list[Command], ImageFraming | None, Callable[[list[Command]], None]], bool]
 """``prepare(commands, framing, done)`` later calls ``done``, on the calling loop, with the commands

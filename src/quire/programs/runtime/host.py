@@ -30,7 +30,7 @@ from quire.programs.runtime.execution import (
 )
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
-from quire.programs.services.mailbox import Mailbox, MailboxLimits
+from quire.programs.services.mailbox import Mailbox, MailboxLimits, ProgramMailbox
 from quire.programs.services.network import Network
 from quire.programs.tracebacks import own_traceback
 
@@ -75,7 +75,7 @@ class ProgramHost:
         Raises:
             InvalidArgument: an argument is missing, unknown, or of the wrong type.
             TraitMissing: the default model lacks a trait that the manifest names.
-            EngineLost: no model is loaded yet.
+            EngineLost: no model is loaded yet, and it needs one.
             Draining: the host is closing.
         """
         with self._lock:  # a concurrent shutdown must either see this program or refuse it
@@ -97,7 +97,8 @@ class ProgramHost:
         port = connect(issuer, self.loop)
         issuer.attach(port)
         try:
-            check_traits(inferlet.name, inferlet.traits, issuer.model())
+            if inferlet.needs_model:
+                check_traits(inferlet.name, inferlet.traits, issuer.model())
         except QuireError:
             port.close(REFUSED)
             raise
@@ -108,9 +109,11 @@ class ProgramHost:
         # a guest's network asks its host, which checks the manifest
         if isinstance(network, Network):
             network = network.within(inferlet.hosts)
-        if isinstance(port, ReplayPort) and network is not None:
-            network = port.network(network)
-        execution.api = Api(issuer, args=args, mailbox=mailbox, network=network, log=running.log)
+        connection: ProgramMailbox = mailbox
+        if isinstance(port, ReplayPort):
+            connection = port.mailbox(mailbox)
+            network = None if network is None else port.network(network)
+        execution.api = Api(issuer, args=args, mailbox=connection, network=network, log=running.log)
         self._executions[running] = execution
         running.add_done_callback(self._forget)
         on_loop(self.loop, execution.start)

@@ -7,9 +7,7 @@ them: if its commands depend on them, the replay notices the difference and fail
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +15,9 @@ from quire.core.actions import Reply
 from quire.core.commands import Command, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
-from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
+from quire.core.ids import CommandId, QueueId, TokenSlotId
 from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.arrivals import Arrival, ArrivalOrder, RecordedInput
 from quire.programs.services.asked import current_question
 
 LOSSES = frozenset({"engine_lost", "page_lost"})
@@ -53,27 +52,35 @@ class IssuedCommand:
 @dataclass(frozen=True, slots=True)
 class RecordedReply:
     """One answer. ``turn``: answers with the same number reached the program in one turn of its
-    loop."""
+    loop. ``num_acts``: see ``Arrival``."""
 
     turn: int
     command: CommandId
     reply: Reply
     error: ErrorRecord | None
     last: bool
+    num_acts: int = 0
 
 
 @dataclass(slots=True)
 class RecordedQuestion:
-    """A question to a service or another host, in order of asking. ``rank``: the place of its
-    answer among those that the program has received; ``num_asked``: how many questions the program
-    had asked by then."""
+    """A question to a service or another host, in order of asking, and the ``Arrival`` of its
+    answer."""
 
     what: tuple[Any, ...]
     answer: Any = None
     error: Exception | None = None
     answered: bool = False
     rank: int | None = None
-    num_asked: int = 0
+    num_heard: int = 0
+    num_acts: int = 0
+
+
+Keep = Callable[[], Awaitable[None]]
+
+
+async def no_wait() -> None:
+    """Keep a record that nobody else has."""
 
 
 class ReplayLog:
@@ -87,22 +94,33 @@ class ReplayLog:
         self.heard: list[RecordedReply] = []
         self.calls: list[RecordedQuestion] = []
         self.requests: list[RecordedQuestion] = []
+        self.inputs: list[RecordedInput] = []
+        """When each message of its clients has reached the program, and their end."""
         self.readings: list[float] = []
         """Clock readings."""
-        self.record: ProgramId | None = None
-        """The id of the first incarnation."""
+        self.arrivals = ArrivalOrder()
+        """Those of the present incarnation."""
         self.slots: dict[TokenSlotId, int] = {}
         """Tokens that were sampled into token slots."""
         self.num_restarts = 0
         self.stop: Callable[[], object] = lambda: None
         """Ends the present incarnation without another answer to it; ``on_loss`` follows, unless it
         has ended. From any thread."""
+        self.keep: Keep = no_wait
+        """Waits until a router has the record up to now, if one keeps it. For the program's
+        loop."""
         self.on_loss: Callable[[ErrorRecord], object] = lambda error: None
 
     @property
     def is_full(self) -> bool:
         """Whether the log has reached its bound; the program can then no longer be resumed."""
-        return len(self.heard) >= MAX_ANSWERS
+        return max(len(self.heard), len(self.inputs)) >= MAX_ANSWERS
+
+    def begin(self, on_turn: Callable[[], object]) -> ArrivalOrder:
+        """Return the arrivals of the next incarnation, of which this record knows the first."""
+        recorded: list[Arrival] = [*self.calls, *self.requests, *self.inputs]
+        self.arrivals = ArrivalOrder(recorded, len(self.heard), on_turn)
+        return self.arrivals
 
     def begun(self, entry: IssuedCommand) -> None:
         """Record a command that the program issues for the first time."""
@@ -110,13 +128,19 @@ class ReplayLog:
         self.in_order.append(entry)
 
     def note(
-        self, turn: int, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
+        self,
+        turn: int,
+        command: CommandId,
+        reply: Reply,
+        error: ErrorRecord | None,
+        last: bool,
+        num_acts: int = 0,
     ) -> None:
         """Record an answer that the program receives for the first time."""
         entry = self.issued.get(command)
         if entry is None or self.is_full:
             return
-        self.heard.append(RecordedReply(turn, command, reply, error, last))
+        self.heard.append(RecordedReply(turn, command, reply, error, last, num_acts))
         if error is None:
             entry.replies.append(reply)
         entry.error, entry.ended = error, last
@@ -140,25 +164,21 @@ def not_repeated(what: str) -> ProgramTerminated:
 
 class Questions:
     """The questions of one kind in one incarnation. Recorded answers are used instead of asking
-    again, and arrive in their recorded order, so that tasks side by side go on as they did.
+    again, and arrive in their recorded order (``arrivals``), so that tasks side by side go on as
+    they did.
 
     ``asked`` ends with ``_UNKEPT`` once it has reached its bound: later questions are asked and not
     recorded, and a later incarnation that reaches that point fails.
     """
 
-    def __init__(self, asked: list[RecordedQuestion], name: str) -> None:
+    def __init__(self, asked: list[RecordedQuestion], name: str, arrivals: ArrivalOrder) -> None:
         self._asked = asked
         self._name = name
+        self._arrivals = arrivals
         self._next = 0
         self._num_bytes = sum(_size((entry.what, entry.answer)) for entry in asked)
         self._is_beyond = False
         self._is_over = False
-        ranked = [entry for entry in asked if entry.rank is not None]
-        self._coming = deque(sorted(ranked, key=_rank_of))
-        """The recorded answers that have not arrived yet in this incarnation, in their order."""
-        self._num_come = len(ranked)
-        self._waiting: dict[int, asyncio.Future[None]] = {}
-        """Of the questions whose answers wait for their turn, by the record's identity."""
 
     def end(self) -> None:
         """End the incarnation because another one follows: its questions while it cleans up are
@@ -169,8 +189,15 @@ class Questions:
     def is_over(self) -> bool:
         return self._is_over
 
-    async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:
-        """The recorded answer to the next question, or that of ``carry_out()``.
+    async def ask(
+        self,
+        what: tuple[Any, ...],
+        carry_out: Callable[[], Any],
+        interrupted: Exception | None = None,
+    ) -> Any:
+        """The recorded answer to the next question, or that of ``carry_out()``. ``interrupted``:
+        the answer to a question that an earlier incarnation has asked without getting one, and that
+        must not be repeated.
 
         Raises:
             ProgramTerminated: the recorded question is another one, or was not recorded; or this
@@ -180,11 +207,14 @@ class Questions:
             raise ProgramTerminated(
                 f"{self._name} {what[0]}: the program begins again, because its engine was lost"
             )
+        is_repeated = self._next < len(self._asked)
         entry = self._place(what)
         if entry is None:
             return await carry_out()
         if entry.what != what and plain(entry.what) != plain(what):
             raise not_repeated(f"{self._name} {what[0]}")
+        if interrupted is not None and is_repeated and not entry.answered:
+            entry.error, entry.answered = interrupted, True
         if not entry.answered:
             before = current_question.set(_AskedNow(entry, self))
             try:
@@ -197,51 +227,15 @@ class Questions:
                 current_question.reset(before)
             entry.answered = True
             self._num_bytes += _size(entry.answer)
-        await self._come(entry)
+        await self._arrivals.come(entry)
         if entry.error is not None:
             raise entry.error
         return entry.answer
 
-    async def _come(self, entry: RecordedQuestion) -> None:
-        """Wait for the turn of the answer to ``entry``: a recorded one arrives at its place, and
-        not before the program has asked as many questions as then; a new one follows all recorded
-        ones."""
-        try:
-            while not self._may_come(entry):
-                future = asyncio.get_running_loop().create_future()
-                self._waiting[id(entry)] = future
-                await future
-        except asyncio.CancelledError:
-            if entry in self._coming:  # it is waited for no more
-                self._coming.remove(entry)
-                self._wake()
-            raise
-        if self._coming:
-            self._coming.popleft()
-        else:
-            entry.rank, entry.num_asked = self._num_come, self._next
-            self._num_come += 1
-        self._wake()
-
-    def _may_come(self, entry: RecordedQuestion) -> bool:
-        if not self._coming:
-            return True
-        return self._coming[0] is entry and self._next >= entry.num_asked
-
-    def _wake(self) -> None:
-        """Have the answer that is next come if it may; behind the last recorded one, all."""
-        ready = list(self._waiting)
-        if self._coming:
-            ready = [id(self._coming[0])] if self._may_come(self._coming[0]) else []
-        for one in ready:
-            future = self._waiting.pop(one, None)
-            if future is not None and not future.done():
-                future.set_result(None)
-
     def _place(self, what: tuple[Any, ...]) -> RecordedQuestion | None:
         """The record for ``what``; None beyond the bound."""
         index, self._next = self._next, self._next + 1
-        self._wake()
+        self._arrivals.acted()
         if self._is_beyond:
             return None
         if index == len(self._asked):
@@ -280,11 +274,6 @@ class _AskedNow:
 
 
 _UNKEPT = RecordedQuestion(())
-
-
-def _rank_of(entry: RecordedQuestion) -> int:
-    assert entry.rank is not None
-    return entry.rank
 
 
 def is_whole(asked: list[RecordedQuestion]) -> bool:

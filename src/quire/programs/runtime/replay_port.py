@@ -28,6 +28,7 @@ from quire.core.events import ENGINE_WAS_LOST
 from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.interfaces import ProgramClock, ProgramPort, ReplySink, ServedModel
 from quire.core.quotas import Quotas
+from quire.programs.runtime.ordered_input import InputOrder, OrderedMailbox
 from quire.programs.runtime.recorded_clock import RecordedClock
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, behind, is_same, seeded, without
@@ -41,6 +42,7 @@ from quire.programs.runtime.replay_log import (
     frozen_arguments,
     not_repeated,
 )
+from quire.programs.services.mailbox import Mailbox
 from quire.programs.services.network import Network
 
 _OWN_IDS = 1 << 40
@@ -80,25 +82,26 @@ class ReplayPort:
         self._turn = log.heard[-1].turn + 1 if log.heard else 0
         self._turn_open = False
         self._over = False
-        self._calls = Questions(log.calls, "service")
+        self._arrivals = log.begin(self._schedule_pump)
+        self._calls = Questions(log.calls, "service", self._arrivals)
         self._network: RecordedNetwork | None = None
+        self.inputs = InputOrder(log.inputs, self._arrivals)
+        self.is_native = False
+        """Whether the program's tasks run on this loop."""
 
     def attach(self, port: ProgramPort) -> None:
         """Set the node's own port, before anything is asked."""
         self._port = port
         self._clock = RecordedClock(port.clock, self._log.readings)
         self._log.stop = lambda: self._loop.call_soon_threadsafe(self._stop)
-        if self._log.record is None:
-            self._log.record = port.program
 
-    @property
-    def record(self) -> ProgramId:
-        """The id of the first incarnation, which identifies all of them."""
-        assert self._log.record is not None, "attach() comes first"
-        return self._log.record
+    def mailbox(self, mailbox: Mailbox) -> OrderedMailbox:
+        """The mailbox of a program whose tasks run on this loop."""
+        self.is_native = True
+        return OrderedMailbox(mailbox, self.inputs)
 
     def network(self, network: Network) -> RecordedNetwork:
-        self._network = RecordedNetwork(network, self._log.requests)
+        self._network = RecordedNetwork(network, self._log.requests, self._arrivals, self._log.keep)
         return self._network
 
     # -- ProgramPort -------------------------------------------------------------------------------
@@ -151,6 +154,7 @@ class ReplayPort:
             else:
                 going += self._once_more(entry, command.after)
             self._asked.add(command.id)
+        self._arrivals.acted(len(call.commands))
         if going:
             self._in_order(Issue(call.queue, [without(one, self._left_out) for one in going]))
         self._schedule_pump()
@@ -210,6 +214,7 @@ class ReplayPort:
 
     def close(self, reason: str = "finished") -> None:
         self._over = True
+        self.inputs.end()
         self._port.close(reason)
 
     # -- ReplySink ---------------------------------------------------------------------------------
@@ -270,6 +275,8 @@ class ReplayPort:
 
     def _begin_again(self, error: ErrorRecord) -> None:
         self._over = True
+        self._arrivals.end()
+        self.inputs.end()
         self._calls.end()
         self._clock.end()
         if self._network is not None:
@@ -297,18 +304,22 @@ class ReplayPort:
     ) -> None:
         if self._over:
             return
-        if self._cursor < self._limit:
+        if self._arrivals.is_replaying or self._held:
             self._held.append((command, reply, error, last))
+            self._schedule_pump()
             return
         if not self._turn_open:
             self._turn_open = True
             self._loop.call_soon(self._end_turn)
-        self._log.note(self._turn, command, reply, error, last)
+        self._log.note(self._turn, command, reply, error, last, self._arrivals.num_acts)
         self._pass_on(command, reply, error, last)
+        if not self.is_native:
+            self._arrivals.heard(len(self._log.heard))
 
     def _end_turn(self) -> None:
         self._turn_open = False
         self._turn += 1
+        self._arrivals.heard(len(self._log.heard))
 
     def _pass_on(
         self, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
@@ -319,13 +330,13 @@ class ReplayPort:
             self._sink.on_failure(command, error)
 
     def _schedule_pump(self) -> None:
-        if not self._pumping and (self._cursor < self._limit or self._held):
+        if not self._pumping and (self._arrivals.is_replaying or self._held):
             self._pumping = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Replay the answers of one turn, once the program has issued all their commands and these
-        have ended again."""
+        """Replay the answers of one turn, once the program has done what it had done by then, and
+        their commands have ended again."""
         self._pumping = False
         together = self._next_together()
         if self._over or not all(map(self._may_be_told, together)):
@@ -333,19 +344,26 @@ class ReplayPort:
         self._cursor += len(together)
         for one in together:
             self._pass_on(one.command, one.reply, one.error, one.last)
-        if self._cursor == self._limit:
+        if together:
+            self._arrivals.heard(self._cursor)
+        if not self._arrivals.is_replaying:
             held, self._held = self._held, []
             for command, reply, error, last in held:
                 self._hear(command, reply, error, last)
-        else:
-            self._schedule_pump()
 
     def _may_be_told(self, one: RecordedReply) -> bool:
         return one.command in self._asked and not (one.last and one.command in self._unmade)
 
     def _next_together(self) -> list[RecordedReply]:
-        heard, start = self._log.heard, self._cursor
+        """The replies of one turn that come next; none if an answer does, or if the program has not
+        done yet what it had done before them."""
+        heard, start, arrivals = self._log.heard, self._cursor, self._arrivals
+        limit, before = self._limit, arrivals.next_reply_limit
+        if before is not None:
+            limit = min(limit, before)
         stop = start
-        while stop < self._limit and heard[stop].turn == heard[start].turn:
+        while stop < limit and heard[stop].turn == heard[start].turn:
+            if heard[stop].num_acts > arrivals.num_acts:
+                break
             stop += 1
         return heard[start:stop]

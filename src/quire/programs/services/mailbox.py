@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from quire.core.errors import ConfigError, InvalidArgument, MailboxClosed, MailboxFull
 from quire.programs.services.waiting import Waiters
@@ -235,6 +235,23 @@ class MailboxChannel:
             on_news()
         if on_fewer is not None:
             on_fewer[1]()
+
+
+class InputReader(Protocol):
+    """Where a program reads the messages of its client."""
+
+    async def receive(self) -> str:
+        """See ``MailboxChannel.receive``."""
+        ...
+
+
+class ProgramMailbox(Protocol):
+    """The mailbox of a program, as the program uses it."""
+
+    @property
+    def to_client(self) -> MailboxChannel: ...
+    @property
+    def to_program(self) -> InputReader: ...
 
 
 class Mailbox:

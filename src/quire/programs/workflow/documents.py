@@ -105,7 +105,10 @@ def _check(place: int, one: Any) -> None:
     fields: set[str] = set(one.keys()) if isinstance(one, Mapping) else set()
     forms = ({"name", "text"}, {"name", "base64"})
     if fields - {"kind"} not in forms or not all(isinstance(one[f], str) for f in fields):
-        raise _refused(f"[{place}] must be {_FORM}, if you like with 'kind'")
+        raise _refused(
+            f"[{place}] must be {_FORM}, if you like with 'kind': no address is fetched, "
+            "so send the content of the document"
+        )
     if one.get("kind", "text") not in KINDS:
         raise _refused(f"[{place}] is of kind {one['kind']!r}: give one of {', '.join(KINDS)}")
     if not (one.get("text") or one.get("base64", "")).strip():

@@ -82,9 +82,10 @@ def drawing(
         )
     if _batches(e_graph, app, ()):
         canvas.line(
-            "Batches short: an encoder's, by profile, that are smaller than is efficient. Went: "
-            "those that were sent with room in them, though others waited."
+            "Short: batches of an encoder that are smaller than its profile says is efficient. "
+            "Went: how many were sent with room in them although others waited, of those sent."
         )
+    canvas.height += LINE
     canvas.line("What the passes did", size=14, bold=True)
     for note in folded(notes):
         canvas.line(f"{note.rule} · {note.where}: {'' if note.applied else 'no: '}{note.text}")

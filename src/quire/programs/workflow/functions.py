@@ -23,7 +23,7 @@ async def called(
     """Call the function ``name``. A plain function runs in a thread, so that it may block.
 
     Raises:
-        ProgramError: it has raised an error that is not one of Quire's.
+        ProgramError: it has raised an error that is not one of Quire's, or has called ``sys.exit``.
     """
     given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
     function = functions[name]
@@ -33,11 +33,11 @@ async def called(
         return await asyncio.to_thread(function, **given)
     except QuireError:
         raise
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise _raised(component, name, exc) from exc
 
 
-def _raised(component: str, name: str, error: Exception) -> ProgramError:
+def _raised(component: str, name: str, error: Exception | SystemExit) -> ProgramError:
     """Make an error that names the component and the line that raised ``error``."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return ProgramError(

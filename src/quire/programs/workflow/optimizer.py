@@ -109,7 +109,7 @@ class Graph:
         """Run the e-graph with the node's engines and return the results by name. ``watcher``
         receives every primitive, and the text of the results that models write. ``journal``: what
         is kept of the query, which continues from there."""
-        await check_encoders(api, self.engines)
+        await check_encoders(api, self.engines, self.app.nodes)
         await check_search(api, self.engines)
         await self._recall(api)
         record = NO_RECORD

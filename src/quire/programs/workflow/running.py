@@ -153,4 +153,5 @@ def query_program(app: App, main: Main, quotas: Quotas = NO_QUOTAS) -> Inferlet:
         topics=reaches.topics or (),
         stores=reaches.stores or (),
         mcp_servers=reaches.mcp_servers or (),
+        needs_model=app.needs_model,
     )

@@ -158,6 +158,16 @@ class App:
         return [engine for name, engine in self.engines.items() if name in used]
 
     @property
+    def needs_model(self) -> bool:
+        """Whether a query may need a model of the node, for a component or in a program that it
+        calls."""
+        return any(
+            (engine.kind == "llm" and engine.endpoint is None)
+            or isinstance(engine.tools_elsewhere, ProgramTool)
+            for engine in self.used_engines
+        )
+
+    @property
     def reaches(self) -> Capabilities:
         """The capabilities of the program of a query, beside the engines of the node: its MCP
         servers, or everything if it calls programs, whose own manifests restrict them."""

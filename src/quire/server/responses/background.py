@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from quire.core.errors import QuireError
@@ -84,7 +84,7 @@ class BackgroundRun:
     async def wait_ended(self) -> None:
         await asyncio.wait([self._task])
 
-    async def follow(self, after: int) -> AsyncIterator[bytes]:
+    async def follow(self, after: int) -> AsyncGenerator[bytes, None]:
         """Yield its events with numbers above ``after``, including future ones as they are made."""
         events = self._events
         assert events is not None, "nobody may follow it"

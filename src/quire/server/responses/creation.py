@@ -1,4 +1,4 @@
-"""Turns a request of ``/v1/responses`` into its work, and a finished answer into a stored
+"""Turns a request of ``/v1/responses`` into its plan, and a finished answer into a stored
 response."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Creation:
     grow: Callable[[ResponseObject], None] | None = None
     telling: ResumableAnswer | None = None
 
-    def work(self) -> GenerationPlan:
+    def plan(self) -> GenerationPlan:
         style = EventStyle(as_it_is, b"", self.formatter.failed)
         fields = chat_request(self.body, self.messages)
         return GenerationPlan(

@@ -39,8 +39,8 @@ async def create_chat_completion(request: Request, body: ChatCompletionRequest) 
         chat.remember(session, formatter.answers())
 
     asked = with_received(request, chat.model, chat.generation)
-    work = GenerationPlan(body, chat.model, [asked], formatter, chat.turns, remember)
-    return begin(request, replace(work, telling=telling))
+    plan = GenerationPlan(body, chat.model, [asked], formatter, chat.turns, remember)
+    return begin(request, replace(plan, telling=telling))
 
 
 def _options(body: ChatCompletionRequest, num_logprobs: int | None) -> ChatOptions:

@@ -78,12 +78,12 @@ async def records(request: Request, body: RecordsQuestion) -> Response:
     their clients waits for that."""
     asked = RecordsWanted(body.reader, body.feed, body.number, body.gone)
     node, tenant = _of_cluster(request).node, caller_of(request)
-    telling = asyncio.create_task(node.told_records(asked, tenant))
+    telling = asyncio.create_task(node.for_routers.told_records(asked, tenant))
     gone = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
         if not telling.done():
-            node.left_records(body.reader, tenant)
+            node.for_routers.left_records(body.reader, tenant)
             raise HttpError(499, "the client has disconnected")
         told = telling.result()
     finally:
@@ -113,7 +113,7 @@ async def texts(request: Request, program: PublicId) -> Response:
     found = [
         HeldText(model=ids[text.model, text.adapter], tokens=list(text.tokens))
         for one in running_family(handle)
-        for text in node.held_texts(one, _MAX_TOKENS)
+        for text in node.for_routers.held_texts(one, _MAX_TOKENS)
         if (text.model, text.adapter) in ids
     ]
     return Response(HeldTexts(texts=found).to_json(), media_type="application/json")
@@ -140,7 +140,7 @@ def _of_cluster(request: Request) -> ServerContext:
 async def _taken(request: Request, handed: HandedProgram) -> Response:
     context = context_of(request)
     programs = {one.id: await _program_of(request, one) for one in handed.family()}
-    handle = context.node.take(programs, handed, caller_of(request))
+    handle = context.node.for_routers.take(programs, handed, caller_of(request))
     body = launched(handle.record(), None)
     return Response(body.to_json(), 201, media_type="application/json")
 

@@ -53,10 +53,10 @@ async def create_message(request: Request, body: MessagesRequest) -> Response:
     def remember(session: SessionHandle) -> None:
         chat.remember(session, [formatter.answer()])
 
-    work = GenerationPlan(
+    plan = GenerationPlan(
         fields, chat.model, [chat.generation], formatter, chat.turns, remember, _STYLE
     )
-    return begin(request, replace(work, telling=telling))
+    return begin(request, replace(plan, telling=telling))
 
 
 @router.post("/v1/messages/count_tokens", response_model=TokenCount)

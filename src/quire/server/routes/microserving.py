@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from quire.control.statistics import EngineStatistics
 from quire.node import Node
-from quire.server.completion_fields import completion_work
+from quire.server.completion_fields import completion_plan
 from quire.server.context import context_of
 from quire.server.direct_routes import MSGPACK
 from quire.server.microserving.channel_frames import NAME_HEADER
@@ -65,10 +65,10 @@ async def remote_send(request: Request, body: RemoteSendRequest) -> Response:
 async def start_generate(request: Request, body: StartGenerateRequest) -> Response:
     """Compute `prompt[begin:]` and generate, as `/v1/completions` does."""
     taking = exchanges_of(request).take(request, body)
-    work = await completion_work(
+    plan = await completion_plan(
         request, body, num_generated=body.num_generated or 0, change=taking.into
     )
-    return begin(request, work)
+    return begin(request, plan)
 
 
 @router.post("/v1/microserving/leases/renew", response_model=RenewAnswer)

@@ -39,19 +39,19 @@ async def create_response(request: Request, body: ResponsesRequest) -> Response:
     creation = await create(request, body)
     if body.background:
         return _in_background(request, creation)
-    work = creation.work()
+    plan = creation.plan()
     store, entry, formatter = context_of(request).responses, creation.entry, creation.formatter
     if entry is None:
-        return begin(request, work)
+        return begin(request, plan)
     stored = entry
 
     def finished(session: SessionHandle) -> None:
-        assert work.on_finished is not None
-        work.on_finished(session)
+        assert plan.on_finished is not None
+        plan.on_finished(session)
         stored.response = formatter.response()
         store.put(stored)
 
-    return begin(request, work.then(finished))
+    return begin(request, plan.then(finished))
 
 
 def _in_background(request: Request, creation: Creation) -> Response:
@@ -63,7 +63,7 @@ def _in_background(request: Request, creation: Creation) -> Response:
         entry.response = response
         store.finish(entry)
 
-    begun = open_generation(request, creation.work())
+    begun = open_generation(request, creation.plan())
     entry.run = BackgroundRun(
         begun.generation,
         creation.formatter,

@@ -144,6 +144,7 @@ class Lowering:
         require_tokens(entry.program, len(embeds))
         entry.num_generated_tokens += len(embeds)
         count_tokens(entry, len(embeds))
+        self._engine.num_generated_tokens += len(embeds)
         top_k = min(command.top_k, self._engine.info.vocab_size)
         builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
         return _ADDED
@@ -156,6 +157,7 @@ class Lowering:
             token_slots = self._engine.token_slots_for(entry.queue, command.token_slots)
         entry.num_generated_tokens += len(embeds)
         count_tokens(entry, len(embeds))
+        self._engine.num_generated_tokens += len(embeds)
         builder.samples(
             entry,
             [slot_of(embed) for embed in embeds],

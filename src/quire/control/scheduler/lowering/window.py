@@ -25,20 +25,6 @@ from quire.core.commands import (
 )
 from quire.core.lease_commands import OpenLease, SendPages
 
-EngineCommand = (
-    CopyPage
-    | RepositionPage
-    | OpenLease
-    | SendPages
-    | EmbedText
-    | EmbedImage
-    | Forward
-    | Decode
-    | GetNextDist
-    | Sample
-)
-"""Commands that need a message; control carries out the others by itself."""
-
 _STAGES: dict[type[Command], MessageStage] = {
     CopyPage: MessageStage.OPERATIONS,
     RepositionPage: MessageStage.OPERATIONS,
@@ -51,7 +37,7 @@ _STAGES: dict[type[Command], MessageStage] = {
     GetNextDist: MessageStage.DISTS,
     Sample: MessageStage.SAMPLES,
 }
-
+"""The stage of each command that needs a message; control carries out the others by itself."""
 
 _ORDER = {kind: STAGE_ORDER[stage] for kind, stage in _STAGES.items()}
 

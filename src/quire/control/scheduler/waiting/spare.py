@@ -18,14 +18,12 @@ MESSAGE_S = 0.05
 
 
 class SpareTime:
-    """The spare time of one engine. ``num_put_out``: how often a command made way that had
-    begun."""
+    """The spare time of one engine."""
 
     def __init__(self, engine: EngineState, backlog: Backlog, seating: Seating) -> None:
         self._engine = engine
         self._backlog = backlog
         self._seating = seating
-        self.num_put_out = 0
 
     @property
     def is_used(self) -> bool:
@@ -47,5 +45,4 @@ class SpareTime:
         run = entry.run
         if isinstance(run, DecodeRun) and run.is_open:
             self._seating.unseat(run)
-            self.num_put_out += 1
         self._backlog.park(entry)

@@ -2,10 +2,11 @@
 // them for the next product, or keeping only the best column of each.
 // Must not know how the sums were computed, nor any model.
 //
-// Each is a class with the same two functions, for each of which matmul.cpp is compiled:
-//   fetch(row, first_panel, last_panel)   prefetch: row will be taken soon
-//   take(row, panel, sums)                the 32 sums of one row and panel, before scale and bias
-// Each pair of row and panel is taken once, by one thread, in ascending order of panels.
+// Each is a class with the same function, for each of which matmul.cpp is compiled:
+//   take(block)   the complete sums of some rows and panels, before scale and bias
+// Each pair of row and panel is taken once, by one thread, in ascending order of panels. What is the
+// same for all rows is decided before the loop over them: a row and a panel are multiplied in 256
+// cycles where K is 256, of which a few branches for each would be a tenth.
 // Reference: the Epilogue table of matmul.h; best columns: sampling.h, greedy.
 #pragma once
 
@@ -44,35 +45,69 @@ inline F32 scaled_and_gated(const float* sums, const MatmulOutput& y, int64_t pa
   return gated(y.epilogue, scaled(sums, y, panel, j), scaled(sums, y, panel, j + kHalf), y.limit);
 }
 
+// Sums [panel][row][32] of rows [first_row, last_row) and panels [first_panel, last_panel).
+struct SumsOfBlock {
+  int64_t first_row, last_row;
+  int64_t first_panel, last_panel;
+  float* sums;
+
+  float* of(int64_t row, int64_t panel) const {
+    const int64_t num_rows = last_row - first_row;
+    return sums + ((panel - first_panel) * num_rows + row - first_row) * kPanelColumns;
+  }
+};
+
 // ---- rows as float32, the plain form of every Epilogue
 class StoredRows {
  public:
   StoredRows(const PackedMatrix& w, const MatmulOutput& y) : w_(w), y_(y) {}
 
-  void fetch(int64_t row, int64_t first_panel, int64_t last_panel) const {
-    const int64_t columns = columns_per_panel(w_.layout);
-    const float* target = y_.rows + row * y_.stride;
-    for (int64_t j = first_panel * columns; j < last_panel * columns; j += 16)
-      __builtin_prefetch(target + j, 1);
-  }
-
-  void take(int64_t row, int64_t panel, const float* sums) const {
-    const int64_t columns = columns_per_panel(w_.layout), first = panel * columns;
-    const int64_t num = std::min(columns, w_.num_columns - first);
-    float* target = y_.rows + row * y_.stride + first;
-    for (int64_t j = 0; j < num; j += kWidth) {
-      F32 value;
-      if (w_.layout == PanelLayout::kGated)
-        value = scaled_and_gated(sums, y_, panel, j);
-      else if (y_.epilogue == Epilogue::kAdd)
-        value = scaled(sums, y_, panel, j) + load_n(target + j, num - j);
-      else
-        value = scaled(sums, y_, panel, j);
-      store_n(target + j, value, num - j);
-    }
+  void take(const SumsOfBlock& block) const {
+    if (w_.layout == PanelLayout::kGated)
+      return write<kPanelColumns / 2>(block, [&](const float* sums, int64_t panel, int64_t j, F32) {
+        return scaled_and_gated(sums, y_, panel, j);
+      });
+    if (y_.epilogue == Epilogue::kAdd)
+      return write<kPanelColumns>(block, [&](const float* sums, int64_t panel, int64_t j, F32 y) {
+        return scaled(sums, y_, panel, j) + y;
+      });
+    if (y_.bias != nullptr)
+      return write<kPanelColumns>(block, [&](const float* sums, int64_t panel, int64_t j, F32) {
+        return scaled(sums, y_, panel, j);
+      });
+    write<kPanelColumns>(block, [scale = y_.scale](const float* sums, int64_t, int64_t j, F32) {
+      return load(sums + j) * scale;
+    });
   }
 
  private:
+  static constexpr int64_t kRowsAhead = 4;  // y is rarely in a near cache: its rows are prefetched
+
+  // Stores value(sums, panel, column of the panel, what is there) for the `kColumns` outputs of
+  // each row and panel.
+  template <int64_t kColumns, class Value>
+  void write(const SumsOfBlock& block, Value&& value) const {
+    const int64_t first = block.first_panel * kColumns;
+    const int64_t last = std::min(block.last_panel * kColumns, w_.num_columns);
+    for (int64_t row = block.first_row; row < block.last_row; row++) {
+      float* target = y_.rows + row * y_.stride;
+      if (row + kRowsAhead < block.last_row)
+        for (int64_t j = first; j < last; j += 16)
+          __builtin_prefetch(target + kRowsAhead * y_.stride + j, 1);
+      for (int64_t panel = block.first_panel; panel < block.last_panel; panel++) {
+        const float* sums = block.of(row, panel);
+        float* place = target + panel * kColumns;
+        const int64_t num = w_.num_columns - panel * kColumns;
+        if (num >= kColumns)
+          for (int64_t j = 0; j < kColumns; j += kWidth)
+            store(place + j, value(sums, panel, j, load(place + j)));
+        else
+          for (int64_t j = 0; j < num; j += kWidth)
+            store_n(place + j, value(sums, panel, j, load_n(place + j, num - j)), num - j);
+      }
+    }
+  }
+
   const PackedMatrix& w_;
   const MatmulOutput& y_;
 };
@@ -84,12 +119,16 @@ class ConvertedRows {
   ConvertedRows(const PackedMatrix& w, const MatmulOutput& y, const Activations& next)
       : y_(y), next_(next), last_panel_(num_panels(w) - 1) {}
 
-  void fetch(int64_t row, int64_t first_panel, int64_t last_panel) const {
-    for (int64_t panel = first_panel; panel < last_panel; panel++)
-      __builtin_prefetch(activation_place(next_, row, panel * kColumns), 1);
+  void take(const SumsOfBlock& block) const {
+    for (int64_t row = block.first_row; row < block.last_row; row++)
+      for (int64_t panel = block.first_panel; panel < block.last_panel; panel++)
+        take_one(row, panel, block.of(row, panel));
   }
 
-  void take(int64_t row, int64_t panel, const float* sums) const {
+ private:
+  static constexpr int64_t kColumns = kPanelColumns / 2;  // of a gated panel; padding is zero
+
+  void take_one(int64_t row, int64_t panel, const float* sums) const {
     uint8_t* target = activation_place(next_, row, panel * kColumns);
     for (int64_t j = 0; j < kColumns; j += kWidth)
       put(target, j, scaled_and_gated(sums, y_, panel, j));
@@ -97,9 +136,6 @@ class ConvertedRows {
     for (int64_t j = (panel + 1) * kColumns; j < padded_depth(next_.type, next_.depth); j += kWidth)
       put(activation_place(next_, row, j), 0, F32{});
   }
-
- private:
-  static constexpr int64_t kColumns = kPanelColumns / 2;  // of a gated panel; padding is zero
 
   // Writes a vector of elements, from element j of the target on.
   void put(uint8_t* target, int64_t j, F32 value) const {
@@ -122,12 +158,19 @@ class BestColumns {
   BestColumns(const PackedMatrix& w, const MatmulOutput& y, BestOfRows& best)
       : stored_(w, y), w_(w), y_(y), best_(best) {}
 
-  void fetch(int64_t row, int64_t first_panel, int64_t last_panel) const {
-    if (!best_.wanted[row]) stored_.fetch(row, first_panel, last_panel);
+  void take(const SumsOfBlock& block) const {
+    for (int64_t row = block.first_row; row < block.last_row; row++)
+      for (int64_t panel = block.first_panel; panel < block.last_panel; panel++) {
+        float* sums = block.of(row, panel);
+        if (best_.wanted[row])
+          compare(row, panel, sums);
+        else
+          stored_.take({row, row + 1, panel, panel + 1, sums});
+      }
   }
 
-  void take(int64_t row, int64_t panel, const float* sums) const {
-    if (!best_.wanted[row]) return stored_.take(row, panel, sums);
+ private:
+  void compare(int64_t row, int64_t panel, const float* sums) const {
     float* values = best_.values.data() + row * kPanelColumns;
     int32_t* panels = best_.panels.data() + row * kPanelColumns;
     const int64_t num = std::min(kPanelColumns, w_.num_columns - panel * kPanelColumns);
@@ -146,7 +189,6 @@ class BestColumns {
     }
   }
 
- private:
   const StoredRows stored_;
   const PackedMatrix& w_;
   const MatmulOutput& y_;

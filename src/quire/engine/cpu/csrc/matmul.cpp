@@ -12,7 +12,6 @@ namespace quire {
 namespace {
 
 constexpr int64_t kSharesPerThread = 4;
-constexpr int64_t kFinishAhead = 4;  // rows of y
 
 // int8: turns the exact integer sums into floats. x = (u - 128) * row scale, W = q * column scale.
 void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, int64_t num_rows,
@@ -28,45 +27,71 @@ void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, i
   }
 }
 
-// How a product is cut so that reused operands are still in a cache. Measured with AMX, where it
-// matters most.
+// How a product is cut so that reused operands are still in a cache.
 //
-// Many rows: the activations of a chunk (rows x outer steps of K) stay in L2, the inner steps of
-// one panel in L1. Where K is long the chunk has fewer rows, so that K is one outer step: if K were
-// cut, activations would come from L3 again for every group of panels. Few rows: the weights come
-// from memory once, and everything else stays in L1: the activations of a short part of K, used by
-// all panels of a group, and their sums. Activations from L2 would compete with the weights for the
-// few buffers through which lines reach L1.
+// Few rows, which are one task: the weights come from memory once, and everything else stays in L1.
+// With AMX: the activations of a short part of K, used by all panels of a group, and their sums.
+// Activations from L2 would compete with the weights for the few buffers through which lines reach
+// L1.
+//
+// Many rows, vectors: a group of panels stays in L2, which gives weights as fast as they are
+// multiplied. Each 16 rows pass all of them, so that y is written in pieces as wide as the group. K
+// is cut only where a chunk of activations with all of K would not stay in L2 beside the group; then
+// sums come and go for each part.
+//
+// Many rows, AMX, measured on such a machine: L2 is too slow for the weights. The inner steps of one
+// panel stay in L1 and are used for all rows of a chunk, whose activations (rows x outer steps of K)
+// are in L2. Where K is long the chunk has fewer rows, so that K is one outer step: if K were cut,
+// activations would come from L3 again for every group of panels.
 struct Blocking {
   int64_t rows, panels;
   int64_t outer, inner;  // tiles of K
 };
 
-constexpr int64_t kMinChunkRows = 256, kMaxChunkRows = 512;
-constexpr int64_t kChunkBytes = 1 << 20;
+constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kGroupPanels = 8;
-#if defined(__AMX_TILE__)
-constexpr int64_t kInnerTiles = 8;  // 16 KiB of a panel
-#else
-constexpr int64_t kInnerTiles = 16;  // sums come and go half as often, which vectors feel more
-#endif
+
+constexpr int64_t kMinAmxRows = 256;
+constexpr int64_t kAmxChunkBytes = 1 << 20;             // half of L2
+constexpr int64_t kInnerTiles = 8;                      // 16 KiB of a panel
 constexpr int64_t kStreamTiles = 4, kStreamPanels = 4;  // 8 KiB of 32 rows, 16 KiB of their sums
 
-Blocking choose_blocking(const PackedMatrix& w, const Activations& x, int64_t rows_at_once) {
-  const int64_t num_tiles = padded_depth(w.type, w.depth) * weight_bytes(w.type) / kTileBytes;
-  if (x.num_rows <= rows_at_once) {
-    if (!has_amx(w.type)) return {x.num_rows, 1, num_tiles, num_tiles};
+constexpr int64_t kMinVectorRows = 128;
+constexpr int64_t kVectorChunkBytes = 512 << 10;  // together three quarters of an L2 of 1 MiB
+constexpr int64_t kGroupBytes = 256 << 10;
+
+// Rows of a chunk, about the same number in each and at most `most`.
+int64_t chunk_rows(int64_t num_rows, int64_t most, int64_t rows_at_once) {
+  const int64_t num_chunks = (num_rows + most - 1) / most;
+  return round_up((num_rows + num_chunks - 1) / num_chunks, rows_at_once);
+}
+
+Blocking amx_blocking(const Activations& x, int64_t num_tiles) {
+  if (x.num_rows <= kAmxRows) {
     const int64_t tiles = std::min(kStreamTiles, num_tiles);
     return {x.num_rows, kStreamPanels, tiles, tiles};
   }
-  const int64_t most = std::clamp(kChunkBytes / x.row_bytes, kMinChunkRows, kMaxChunkRows);
-  const int64_t num_chunks = (x.num_rows + most - 1) / most;
-  const int64_t rows = round_up((x.num_rows + num_chunks - 1) / num_chunks, rows_at_once);
-  const int64_t outer = std::max(kChunkBytes / (rows * x.row_bytes / num_tiles), kInnerTiles);
+  const int64_t most = std::clamp(kAmxChunkBytes / x.row_bytes, kMinAmxRows, kMaxChunkRows);
+  const int64_t rows = chunk_rows(x.num_rows, most, kAmxRows);
+  const int64_t outer = std::max(kAmxChunkBytes / (rows * x.row_bytes / num_tiles), kInnerTiles);
   return {rows, kGroupPanels, std::min(outer, num_tiles), kInnerTiles};
 }
 
-constexpr int64_t kWidenedFloats = kWidensBf16 ? kInnerTiles * kPanelTileBytes / 2 : 0;
+// `tile_bytes`: of a tile of a panel as it is multiplied.
+Blocking vector_blocking(const Activations& x, int64_t num_tiles, int64_t tile_bytes) {
+  if (x.num_rows <= kVectorRows) return {x.num_rows, 1, num_tiles, num_tiles};
+  const int64_t fitting = kVectorChunkBytes / x.row_bytes;
+  const int64_t most = std::clamp(fitting, kMinVectorRows, kMaxChunkRows);
+  const int64_t rows = chunk_rows(x.num_rows, most, kVectorRows);
+  int64_t tiles = num_tiles;
+  if (rows > fitting) {
+    const int64_t most_tiles = kGroupBytes / (kGroupPanels * tile_bytes);
+    const int64_t num_parts = (num_tiles + most_tiles - 1) / most_tiles;
+    tiles = (num_tiles + num_parts - 1) / num_parts;
+  }
+  const int64_t panels = std::clamp(kGroupBytes / (tiles * tile_bytes), int64_t{1}, kGroupPanels);
+  return {rows, panels, tiles, tiles};
+}
 
 // The sums of one thread between the parts of a product; the buffer is kept for the next product.
 float* sums_buffer(int64_t num_floats) {
@@ -95,10 +120,13 @@ class Product {
         results_(results),
         use_amx_(has_amx(w.type)),
         rows_at_once_(use_amx_ ? kAmxRows : kVectorRows),
+        is_few_(x.num_rows <= rows_at_once_),
+        widens_(kWidensBf16 && w.type == WeightType::kBF16 && !is_few_),
         num_tiles_(padded_depth(w.type, w.depth) * weight_bytes(w.type) / kTileBytes),
-        blocking_(choose_blocking(w, x, rows_at_once_)),
-        sums_(sums_buffer(blocking_.rows * blocking_.panels * kPanelColumns + kWidenedFloats)),
-        widened_(sums_ + blocking_.rows * blocking_.panels * kPanelColumns) {}
+        blocking_(use_amx_ ? amx_blocking(x, num_tiles_)
+                           : vector_blocking(x, num_tiles_, tile_bytes())),
+        sums_(sums_buffer(num_sums() + num_widened())),
+        widened_(sums_ + num_sums()) {}
 
   int64_t num_chunks() const { return (x_.num_rows + blocking_.rows - 1) / blocking_.rows; }
   int64_t group_panels() const { return blocking_.panels; }
@@ -110,103 +138,135 @@ class Product {
     const int64_t last_row = std::min(row + blocking_.rows, x_.num_rows);
     for (int64_t panel = first; panel < last; panel += blocking_.panels) {
       const int64_t end = std::min(panel + blocking_.panels, last);
-      group(row, last_row, panel, end, end < last ? end : next);
+      group({row, last_row, panel, end, sums_}, end < last ? end : next);
     }
   }
 
  private:
+  int64_t tile_bytes() const { return widens_ ? 2 * kPanelTileBytes : kPanelTileBytes; }
+  int64_t num_sums() const { return blocking_.rows * blocking_.panels * kPanelColumns; }
+  int64_t num_widened() const {
+    return widens_ ? blocking_.panels * blocking_.outer * tile_bytes() / 4 : 0;
+  }
+
   // The panels of one group, for one chunk of rows.
-  void group(int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel,
-             int64_t next_panel) {
-    const int64_t num_rows = last_row - first_row;
-    for (int64_t outer = 0; outer < num_tiles_; outer += blocking_.outer) {
-      const int64_t last_tile = std::min(outer + blocking_.outer, num_tiles_);
-      float* sums = sums_;
-      for (int64_t panel = first_panel; panel < last_panel; panel++) {
-        // The part that is read after this one.
-        after_ = panel + 1 < last_panel ? part(panel + 1, outer) : part(first_panel, last_tile);
-        if (panel + 1 == last_panel && last_tile == num_tiles_) after_ = part(next_panel, 0);
-        for (int64_t tile = outer; tile < last_tile; tile += blocking_.inner)
-          rows(first_row, last_row, panel, outer, tile,
-               std::min(tile + blocking_.inner, last_tile), sums);
-        sums += num_rows * kPanelColumns;
+  void group(const SumsOfBlock& all, int64_t next_panel) {
+    for (int64_t tile = 0; tile < num_tiles_; tile += blocking_.outer) {
+      const int64_t last_tile = std::min(tile + blocking_.outer, num_tiles_);
+      // The part that is read after this one.
+      after_ = last_tile < num_tiles_ ? part(all.first_panel, last_tile) : part(next_panel, 0);
+      if (use_amx_ && !is_few_)
+        rows_of_panels(all, tile, last_tile);
+      else
+        panels_of_rows(all, tile, last_tile);
+    }
+  }
+
+  // One part of K: each block of rows times all panels of the group.
+  void panels_of_rows(const SumsOfBlock& all, int64_t tile, int64_t last_tile) {
+    if (widens_) widen(all, tile, last_tile);
+    const bool is_whole = blocking_.outer == num_tiles_;
+    const int64_t lines = widens_ ? 0 : lines_for_block(all);  // widening reads in order
+    SumsOfBlock block = all;
+    for (int64_t row = all.first_row, done = 0; row < all.last_row; row = block.last_row) {
+      block.first_row = row;
+      block.last_row = std::min(row + rows_at_once_, all.last_row);
+      for (int64_t panel = all.first_panel; panel < all.last_panel; panel++) {
+        PanelTask task = task_of(block, panel, tile, last_tile);
+        const int64_t place = panel - all.first_panel;
+        task.fetch = is_few_ ? Fetch::kNear : Fetch::kFar;
+        task.lines = lines;
+        task.next = after_ + place * w_.panel_bytes + done * 64;
+        if (is_few_) task.next = panel + 1 < all.last_panel ? part(panel + 1, tile) : after_;
+        if (widens_) task.panel = reinterpret_cast<const uint8_t*>(widened_of(place));
+        multiply(task);
+      }
+      done += lines;
+      if (last_tile == num_tiles_) finish(block);
+      // Where K is in one piece, the same sums, in L1, serve all rows.
+      if (!is_whole) block.sums = block.of(block.last_row, block.last_panel - 1);
+    }
+  }
+
+  // One part of K: each short part of each panel, which is in L1 or on its way, times all rows.
+  void rows_of_panels(const SumsOfBlock& all, int64_t first_tile, int64_t outer_tile) {
+    const int64_t lines = lines_for_block(all);
+    for (int64_t panel = all.first_panel; panel < all.last_panel; panel++) {
+      const uint8_t* after = panel + 1 < all.last_panel ? part(panel + 1, first_tile) : after_;
+      for (int64_t tile = first_tile; tile < outer_tile; tile += blocking_.inner) {
+        const int64_t last_tile = std::min(tile + blocking_.inner, outer_tile);
+        // A panel with one part needs no sums kept between parts.
+        const bool is_whole = last_tile - tile == num_tiles_;
+        SumsOfBlock block = {0, 0, panel, panel + 1, is_whole ? all.sums : all.of(all.first_row, panel)};
+        const uint8_t* next = after + (tile - first_tile) * kPanelTileBytes;
+        for (int64_t row = all.first_row; row < all.last_row; row = block.last_row) {
+          block.first_row = row;
+          block.last_row = std::min(row + rows_at_once_, all.last_row);
+          PanelTask task = task_of(block, panel, tile, last_tile);
+          task.fetch = Fetch::kFar;
+          task.lines = lines;
+          task.next = next;
+          multiply(task);
+          next += lines * 64;
+          if (last_tile == num_tiles_) finish(block);
+          if (!is_whole) block.sums = block.of(block.last_row, panel);
+        }
       }
     }
-    if (num_rows <= rows_at_once_)
-      finish(first_row, num_rows, first_panel, last_panel, sums_);
+  }
+
+  // How many lines of each following tile are prefetched while a block of rows is multiplied, so
+  // that all of them are when the last block is.
+  int64_t lines_for_block(const SumsOfBlock& all) const {
+    const int64_t num_blocks = (all.last_row - all.first_row + rows_at_once_ - 1) / rows_at_once_;
+    return (kPanelTileBytes / 64 + num_blocks - 1) / num_blocks;
+  }
+
+  PanelTask task_of(const SumsOfBlock& block, int64_t panel, int64_t tile, int64_t last_tile) const {
+    const int64_t num_rows = block.last_row - block.first_row;
+    PanelTask task = {};
+    task.panel = part(panel, tile);
+    task.num_tiles = (last_tile - tile) * (tile_bytes() / kPanelTileBytes);
+    task.accumulate = tile > 0;
+    task.upper_rows = std::min(kBlockRows, num_rows);
+    task.lower_rows = num_rows - task.upper_rows;
+    task.upper = rows_at(block.first_row, task.upper_rows, tile);
+    task.lower = rows_at(block.first_row + kBlockRows, task.lower_rows, tile);
+    task.sums = block.of(block.first_row, panel);
+    return task;
   }
 
   const uint8_t* part(int64_t panel, int64_t tile) const {
     return w_.panels + panel * w_.panel_bytes + tile * kPanelTileBytes;
   }
 
-  // One part of a panel, which is in L1 or on its way, for all rows of a chunk. `first_tile`: of
-  // the outer step.
-  void rows(int64_t first_row, int64_t last_row, int64_t panel, int64_t first_tile, int64_t tile,
-            int64_t last_tile, float* sums) {
-    PanelTask task = {};
-    task.panel = part(panel, tile);
-    task.num_tiles = last_tile - tile;
-    task.accumulate = tile > 0;
-    const int64_t num_blocks = (last_row - first_row + rows_at_once_ - 1) / rows_at_once_;
-    const int64_t lines_per_tile = kPanelTileBytes / 64;
-    task.lines = (lines_per_tile + num_blocks - 1) / num_blocks;
-    task.fetch = num_blocks == 1 ? Fetch::kNear : Fetch::kFar;
-    task.next = num_blocks == 1 ? after_ : after_ + (tile - first_tile) * kPanelTileBytes;
-    // A panel with one part needs no sums kept between parts: the same buffer, in L1, serves all
-    // rows.
-    const bool at_once = num_blocks > 1 && task.num_tiles == num_tiles_;
-    WeightType type = w_.type;
-    if (kWidensBf16 && type == WeightType::kBF16 && num_blocks > 1) {
-      widen_tiles(task.panel, task.num_tiles, widened_);
-      type = WeightType::kF32;
-      task.panel = reinterpret_cast<const uint8_t*>(widened_);
-      task.num_tiles *= 2;
-      task.lines = 0;  // the following data is read once, in order, when it is widened
-    }
-    for (int64_t row = first_row; row < last_row; row += rows_at_once_) {
-      const int64_t num_rows = std::min(rows_at_once_, last_row - row);
-      task.upper_rows = std::min(kBlockRows, num_rows);
-      task.lower_rows = num_rows - task.upper_rows;
-      task.upper = block(row, task.upper_rows, tile);
-      task.lower = block(row + kBlockRows, task.lower_rows, tile);
-      float* of_rows = at_once ? sums_ : sums + (row - first_row) * kPanelColumns;
-      task.sums = of_rows;
-      multiply(type, task);
-      if (num_blocks == 1) continue;
-      task.next += task.lines * 64;
-      if (last_tile == num_tiles_) finish(row, num_rows, panel, panel + 1, of_rows);
-    }
-  }
-
-  const uint8_t* block(int64_t row, int64_t num_rows, int64_t tile) const {
+  const uint8_t* rows_at(int64_t row, int64_t num_rows, int64_t tile) const {
     if (num_rows == 0) return nullptr;
     return x_.blocks + row * x_.row_bytes + tile * num_rows * (x_.row_bytes / num_tiles_);
   }
 
-  void multiply(WeightType type, const PanelTask& task) {
-    if (!use_amx_) return vector_product(type, task);
+  float* widened_of(int64_t place) const {
+    return widened_ + place * blocking_.outer * tile_bytes() / 4;
+  }
+
+  void widen(const SumsOfBlock& all, int64_t tile, int64_t last_tile) {
+    for (int64_t panel = all.first_panel; panel < all.last_panel; panel++)
+      widen_tiles(part(panel, tile), last_tile - tile, widened_of(panel - all.first_panel));
+  }
+
+  void multiply(const PanelTask& task) {
+    if (!use_amx_) return vector_product(widens_ ? WeightType::kF32 : w_.type, task);
     tiles_.configure(task.upper_rows, task.lower_rows);
     amx_product(w_.type, task);
   }
 
-  // Takes the complete sums of some rows and panels. With many rows: as soon as a panel is done
-  // with a block of them, while they are in L1. With few rows: for a whole group, so that a row's
-  // results are written together. y is rarely in a cache, hence the prefetch.
-  void finish(int64_t first_row, int64_t num_rows, int64_t first_panel, int64_t last_panel,
-              float* sums) {
-    const int64_t stride = num_rows * kPanelColumns;
+  // Takes complete sums, as soon as they are, while they are in L1.
+  void finish(const SumsOfBlock& block) {
     if (w_.type == WeightType::kInt8)
-      for (int64_t panel = first_panel; panel < last_panel; panel++)
-        dequantize(w_, panel, x_.scales + first_row, num_rows,
-                   sums + (panel - first_panel) * stride);
-    for (int64_t row = 0; row < num_rows; row++) {
-      if (row + kFinishAhead < num_rows)
-        results_.fetch(first_row + row + kFinishAhead, first_panel, last_panel);
-      for (int64_t panel = first_panel; panel < last_panel; panel++)
-        results_.take(first_row + row, panel,
-                      sums + (panel - first_panel) * stride + row * kPanelColumns);
-    }
+      for (int64_t panel = block.first_panel; panel < block.last_panel; panel++)
+        dequantize(w_, panel, x_.scales + block.first_row, block.last_row - block.first_row,
+                   block.of(block.first_row, panel));
+    results_.take(block);
   }
 
   const PackedMatrix& w_;
@@ -214,10 +274,12 @@ class Product {
   const Results& results_;
   const bool use_amx_;
   const int64_t rows_at_once_;
+  const bool is_few_;  // one task for each panel
+  const bool widens_;
   const int64_t num_tiles_;
   const Blocking blocking_;
   float* sums_;
-  float* widened_;  // one part of a panel
+  float* widened_;  // one part of the panels of a group
   const uint8_t* after_ = nullptr;
   AmxTiles tiles_;
 };

@@ -19,6 +19,9 @@ from quire.programs.sandbox.limits import CallRate, GuestLimits
 from quire.programs.services.network import Network
 from quire.programs.services.operations import ProgramServices
 
+FetchEnded = Callable[[m.Fetched | m.FetchFailed], None]
+"""Takes the answer to an HTTP request."""
+
 
 class GuestRunner(Protocol):
     """One guest's instance. ``GuestTrapped`` or a ``QuireError`` from any call ends it.
@@ -48,8 +51,8 @@ class Guest:
 
     __slots__ = (
         "_network", "_new_network", "_noted_ns", "answers", "ended", "family", "family_number",
-        "inbox", "io", "limits", "log_bytes_left", "name", "number", "rate", "requests", "runner",
-        "scheduled", "start", "timer",
+        "inbox", "io", "is_recorded", "limits", "log_bytes_left", "name", "number", "rate",
+        "requests", "runner", "scheduled", "start", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +73,8 @@ class Guest:
         self._network: Network | None = None
         self.rate = CallRate(limits.calls_per_s, now_s)
         self.inbox: list[m.GuestEvents] = []
+        self.is_recorded = False
+        """Whether the node records the answers to its HTTP requests."""
         self.scheduled = False
         self.ended = False
         self.timer: asyncio.TimerHandle | None = None

@@ -30,7 +30,7 @@ from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers, GuestTools
 from quire.programs.sandbox.host.family_cpu import FamilyCpus
 from quire.programs.sandbox.host.guest_http import GuestHttp
-from quire.programs.sandbox.host.hosted import Guest, GuestIo, GuestRunner
+from quire.programs.sandbox.host.hosted import FetchEnded, Guest, GuestIo, GuestRunner
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.wasm.engine import GuestTrapped
 from quire.programs.services.network import Network
@@ -99,15 +99,18 @@ class GuestHost:
         network: Callable[[], Network],
         models: Mapping[str, GuestTools],
         family: tuple[int, int] | None = None,
+        is_recorded: bool = False,
     ) -> None:
         """Schedule a program's first turn, after those of guests that were started earlier.
         Starting guests take precedence over running ones, which keep a part of each round. ``make``
         is called at that time and may raise ``GuestTrapped``. ``family``: its number, and the
-        processor time in milliseconds that all guests with this number share."""
+        processor time in milliseconds that all guests with this number share. ``is_recorded``: its
+        HTTP requests are calls like others, and are made when ``fetch`` orders them."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
         guest.answers = Answers(models, partial(self._log, guest))
         if family is not None:
             guest.join(family[0], self._families.enter(*family))
+        guest.is_recorded = is_recorded
         self._guests[number] = guest
         guest.scheduled = True
         self._beginning.append(guest)
@@ -228,8 +231,8 @@ class GuestHost:
         outward: list[m.GuestCalls] = []
         ended = False
         for call in turn.calls:
-            if isinstance(call, m.Fetch):
-                self._fetch(guest, call)
+            if isinstance(call, m.Fetch) and not guest.is_recorded:
+                self._fetch(guest, call, partial(self._answer, guest))
             elif isinstance(call, AskService) and call.name in GuestHttp.operations:
                 self._io_of(guest).start(call)
             elif isinstance(call, DropAnswer) and guest.io and guest.io.drop(call.number):
@@ -311,23 +314,29 @@ class GuestHost:
             level, fields = "error", {}
         self._report.log(guest.number, level, text, fields)
 
-    def _fetch(self, guest: Guest, call: m.Fetch) -> None:
+    def fetch(self, number: int, call: m.Fetch, done: FetchEnded) -> None:
+        """Make an HTTP request for a guest; ``done`` gets the answer, unless the guest ends."""
+        guest = self._guests.get(number)
+        if guest is not None:
+            self._fetch(guest, call, done)
+
+    def _fetch(self, guest: Guest, call: m.Fetch, done: FetchEnded) -> None:
         if len(guest.requests) >= guest.limits.outstanding_io:
             error = QuotaExceeded(
                 f"{len(guest.requests)} HTTP requests are in progress; "
                 f"{guest.limits.outstanding_io} are allowed at a time: await some of them first"
             )
-            self._answer(guest, m.FetchFailed(call.request, error.record()))
+            done(m.FetchFailed(call.request, error.record()))
             return
         if call.request in guest.requests:
             twice = InvalidArgument(f"the program used HTTP request number {call.request} twice")
             self._end(guest, twice.record())
             return
-        task = self._loop.create_task(self._request(guest, call))
+        task = self._loop.create_task(self._request(guest, call, done))
         guest.requests[call.request] = task
 
-    async def _request(self, guest: Guest, call: m.Fetch) -> None:
-        event: m.GuestEvents
+    async def _request(self, guest: Guest, call: m.Fetch, done: FetchEnded) -> None:
+        event: m.Fetched | m.FetchFailed
         try:
             reply = await guest.network.request(
                 call.method, call.url, content=call.body, headers=call.headers
@@ -341,7 +350,7 @@ class GuestHost:
             wrong = InvalidArgument(f"{call.method} {call.url}: {type(exc).__name__}: {exc}")
             event = m.FetchFailed(call.request, wrong.record())
         guest.requests.pop(call.request, None)
-        self._answer(guest, event)
+        done(event)
 
     def _io_of(self, guest: Guest) -> GuestIo:
         if guest.io is None:

@@ -35,8 +35,8 @@ class ServiceQuestions:
         self._name = name
         self._ask = ask
         self._tell = tell
-        self._under_way: dict[int, asyncio.Task[m.GuestEvents]] = {}
-        self._unanswered: set[asyncio.Task[m.GuestEvents]] = set()
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._unanswered: set[asyncio.Task[None]] = set()
 
     def start(self, question: AskService) -> None:
         num_under_way = len(self._under_way) + len(self._unanswered)
@@ -50,7 +50,7 @@ class ServiceQuestions:
         task = asyncio.get_running_loop().create_task(self._carry_out(question))
         if question.number:
             self._under_way[question.number] = task
-            task.add_done_callback(partial(self._answered, question))
+            task.add_done_callback(partial(self._ended, question))
         else:
             self._unanswered.add(task)
             task.add_done_callback(self._unanswered.discard)
@@ -76,15 +76,21 @@ class ServiceQuestions:
         for task in (*self._under_way.values(), *self._unanswered):
             task.cancel()
 
-    def _answered(self, question: AskService, task: asyncio.Task[m.GuestEvents]) -> None:
-        self._under_way.pop(question.number, None)
-        if task.cancelled():  # perhaps before it started
+    def _ended(self, question: AskService, task: asyncio.Task[None]) -> None:
+        if self._under_way.get(question.number) is task:  # cancelled, perhaps before it started
+            del self._under_way[question.number]
             given_up = ProgramCancelled(f"{question.name}: the program no longer waits for it")
             self._tell(m.ServiceRefused(question.number, given_up.record()))
-        else:
-            self._tell(task.result())
 
-    async def _carry_out(self, question: AskService) -> m.GuestEvents:
+    async def _carry_out(self, question: AskService) -> None:
+        """Answer in the step in which the answer has come: what the node records then as its order
+        is the order in which the guest gets it."""
+        event = await self._answer_to(question)
+        if question.number:
+            self._under_way.pop(question.number, None)
+            self._tell(event)
+
+    async def _answer_to(self, question: AskService) -> m.GuestEvents:
         try:
             return m.ServiceAnswered(question.number, await self._ask(question))
         except QuireError as exc:

@@ -15,12 +15,12 @@ from quire.programs.workflow.runners.encoding import (
     ENCODER_KINDS,
     EncoderRunner,
     check_encoders,
-    check_some_encoder,
+    check_kinds,
 )
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
 from quire.programs.workflow.runners.model import LanguageModelRunner
 from quire.programs.workflow.runners.remote import RemoteRunner
-from quire.programs.workflow.runners.search import SearchRunner, check_search
+from quire.programs.workflow.runners.search import SearchRunner, check_has_search, check_search
 from quire.programs.workflow.runners.tools import McpToolRunner, ProgramRunner, check_tools
 from quire.programs.workflow.scheduler import PrimitiveRunner
 from quire.programs.workflow.sharing import Sharing
@@ -110,8 +110,9 @@ __all__ = [
     "ENCODER_KINDS",
     "StreamedAnswers",
     "check_encoders",
+    "check_has_search",
+    "check_kinds",
     "check_search",
-    "check_some_encoder",
     "check_tools",
     "runner_of",
 ]

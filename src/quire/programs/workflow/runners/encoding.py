@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.core.encoding import EncoderKind
-from quire.core.errors import ModelNotFound
+from quire.core.errors import InvalidArgument, ModelNotFound
 from quire.programs.api import Api
-from quire.programs.api.encode import EncoderBatches
+from quire.programs.api.encode import Encoder, EncoderBatches
 from quire.programs.services.encoding import MAX_TEXTS
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.speculation import Run
+from quire.programs.workflow.template import Node
+from quire.programs.workflow.values import ValueType
 
 ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
 """The kind of the node's encoders that serves each kind of engine."""
@@ -29,30 +31,61 @@ NUM_AHEAD = 8
 """The number of texts that are scored at a time in spare time."""
 
 
-async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
-    """Refuse a query before any work if the node lacks an encoder that it needs.
+async def check_encoders(api: Api, engines: Sequence[Engine], nodes: Sequence[Node]) -> None:
+    """Refuse a query of the components ``nodes`` before any work if the node's encoders are not
+    those that it needs.
 
     Raises:
         ModelNotFound: there is none of the kind, or none with the name that an engine gives.
+        InvalidArgument: vectors of one store have different dimensions.
     """
-    wanted = [engine for engine in engines if engine.kind in ENCODER_KINDS]
-    served = await api.available_encoders() if wanted else []
-    for engine in wanted:
-        kind, model = ENCODER_KINDS[engine.kind], engine.config.get("model")
-        if not any(one.kind == kind and model in (None, one.name) for one in served):
-            known = ", ".join(f"{one.name} ({one.kind})" for one in served) or "no encoder"
-            raise _lacking(engine, known)
+    if any(engine.kind in ENCODER_KINDS for engine in engines):
+        served = await api.available_encoders()
+        check_kinds(engines, [(one.name, one.kind) for one in served])
+        _check_dimensions({engine.name: engine for engine in engines}, nodes, served)
 
 
-def check_some_encoder(engines: Sequence[Engine]) -> None:
-    """Refuse a query before its node is started, if the node will have no encoder.
+def _check_dimensions(
+    engines: Mapping[str, Engine], nodes: Sequence[Node], served: Sequence[Encoder]
+) -> None:
+    """Refuse components of one store whose vectors are of models with different dimensions."""
+    kinds = {name: engine.kind for name, engine in engines.items()}
+    makers = {name: node for node in nodes for name in node.outputs}
+    first: dict[str, tuple[str, Encoder]] = {}
+    for node in nodes:
+        for name, kind in node.inputs.items():
+            maker = makers.get(name)
+            if kind is not ValueType.VECTORS or kinds.get(node.engine) != "vectors":
+                continue
+            if maker is None or kinds.get(maker.engine) != "embedding":
+                continue
+            model = engines[maker.engine].config.get("model")
+            encoder = next(
+                one for one in served if one.kind == "embedding" and model in (None, one.name)
+            )
+            other, known = first.setdefault(node.engine, (node.name, encoder))
+            if known.dimensions != encoder.dimensions:
+                raise InvalidArgument(
+                    f"{node.name} takes vectors of {encoder.name} ({encoder.dimensions} "
+                    f"dimensions), and {other} those of {known.name} ({known.dimensions}): use one "
+                    "embedding model for ingestion and search",
+                    param=f"{node.name}.inputs.{name}",
+                )
+
+
+def check_kinds(engines: Sequence[Engine], served: Sequence[tuple[str, EncoderKind]]) -> None:
+    """Refuse a query that needs an encoder beside those of ``served``, names and kinds.
 
     Raises:
-        ModelNotFound: an engine needs one.
+        ModelNotFound: see ``check_encoders``.
     """
     for engine in engines:
-        if engine.kind in ENCODER_KINDS:
-            raise _lacking(engine, "no encoder")
+        if engine.kind not in ENCODER_KINDS:
+            continue
+        kind, model = ENCODER_KINDS[engine.kind], engine.config.get("model")
+        if not any(of == kind and model in (None, name) for name, of in served):
+            known = ", ".join(f"{name} ({of})" for name, of in served) or "no encoder"
+            raise _lacking(engine, known)
 
 
 def _lacking(engine: Engine, known: str) -> ModelNotFound:

@@ -19,8 +19,18 @@ async def check_search(api: Api, engines: Sequence[Engine]) -> None:
     Raises:
         TraitMissing: the node has none for this tenant.
     """
+    if any(engine.kind == "search" for engine in engines):
+        check_has_search(engines, await api.available_search() is not None)
+
+
+def check_has_search(engines: Sequence[Engine], has_search: bool) -> None:
+    """Refuse a query that searches where there is no search engine.
+
+    Raises:
+        TraitMissing: see ``check_search``.
+    """
     for engine in engines:
-        if engine.kind == "search" and await api.available_search() is None:
+        if engine.kind == "search" and not has_search:
             raise TraitMissing(
                 f"engine {engine.name!r} needs a search engine, and this node has none: start it "
                 "with --search DIRECTORY or --search URL",
