@@ -161,6 +161,18 @@ def test_bad_images_are_refused(seeing: httpx.Client, part: dict[str, Any], mess
     assert len(response.json()["error"]["message"]) < 500
 
 
+def test_the_url_of_an_image_of_anthropics_is_read_as_openais(seeing: httpx.Client) -> None:
+    def asked(url: str) -> httpx.Response:
+        block = {"type": "image", "source": {"type": "url", "url": url}}
+        body = {"messages": [{"role": "user", "content": [block]}], "max_tokens": 1}
+        return seeing.post("/v1/messages", json={"model": MODEL, **body})
+
+    assert asked(url_of(PNG)).json()["usage"]["input_tokens"] == SEEN.num_embeds + 3
+    refused = asked("http://169.254.169.254/x.png")
+    assert refused.status_code == 400
+    assert "fetched" in refused.json()["error"]["message"]
+
+
 def test_images_that_leave_no_room_are_refused(seeing: httpx.Client) -> None:
     response = chat(seeing, *[image(PNG)] * 52)
     assert response.status_code == 400

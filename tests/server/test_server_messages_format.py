@@ -63,6 +63,8 @@ def rebuilt(events: list[dict[str, Any]]) -> dict[str, Any]:
             case "message_delta":
                 message |= event["delta"]
                 message["usage"] = event["usage"]
+            case other:
+                assert other in ("ping", "message_stop")
     for index, text in inputs.items():
         message["content"][index]["input"] = tool_input(text)
     return message

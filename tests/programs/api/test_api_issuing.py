@@ -21,6 +21,8 @@ from quire.core.commands import (
     Imported,
     ImportedPage,
     ImportPages,
+    Sample,
+    Sampled,
     Synchronize,
 )
 from quire.core.decoding import DecodeChunk, Dist, StopSpec
@@ -446,3 +448,28 @@ async def test_text_that_is_not_unicode_is_refused(api: Api) -> None:
     assert api.get_vocabs()[65] == b"A"
     with pytest.raises(InvalidArgument, match="lone surrogate at index 1"):
         api.tokenize("a\ud800")
+
+
+@pytest.mark.parametrize("sampler", [0.8, "greedy", None])
+async def test_a_sampler_is_what_the_constructors_return(api: Api, sampler: Any) -> None:
+    queue = api.create_queue()
+    (embed,) = api.alloc_emb(queue, 1)
+    with pytest.raises(InvalidArgument, match=r"give greedy\(\), or for example temperature"):
+        api.sample(queue, embed, sampler, positions=[0])
+
+
+async def test_a_token_is_sampled_after_each_embed_kept_or_not(api: Api, ports: Ports) -> None:
+    ports.port.answer = lambda c: Sampled([7] * len(c.embeds)) if isinstance(c, Sample) else None
+    queue = api.create_queue()
+    embeds = api.alloc_emb(queue, 2)
+    for embed, position in zip(embeds, (3, 4), strict=True):
+        embed.position = position
+    slots = api.alloc_token_slot(queue, 2)
+    assert await api.sample(queue, embeds) == [7, 7]
+    assert await api.sample(queue, embeds, positions=[8, 9], token_slots=slots) == [7, 7]
+    plain, kept = (one for one in ports.port.commands if isinstance(one, Sample))
+    assert (plain.positions, plain.token_slots, plain.history) == ([4, 5], None, None)
+    assert (kept.positions, kept.token_slots) == ([8, 9], [slot.slot_id for slot in slots])
+    for wrong in ({"positions": [8]}, {"token_slots": slots[:1]}):
+        with pytest.raises(InvalidArgument, match="sample after 2 embeds"):
+            api.sample(queue, embeds, **wrong)

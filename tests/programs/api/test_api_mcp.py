@@ -210,6 +210,14 @@ BREAKING: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no blocks": ({"tools/call": {"content": "text"}}, "'content' is no list of objects"),
     "no structure": ({"tools/call": {"structuredContent": [1]}}, "is no object"),
+    "no JSON in a stream": (
+        {
+            "tools/call": lambda _: httpx.Response(
+                200, text="data: soon\n\n", headers={"content-type": "text/event-stream"}
+            )
+        },
+        "sent a message that is not JSON",
+    ),
     "long words": (
         {"tools/call": lambda _: httpx.Response(200, json={"error": {"message": "w" * 10**6}})},
         "refuses tools/call: w{1000}\\.\\.\\.$",

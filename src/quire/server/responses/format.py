@@ -202,7 +202,6 @@ class ResponseFormatter:
                 assert self._open is not None
                 return [*events, self._open.add(text)]
             case CallStarted(_, call_id, name):
-                self._pending_logprobs.clear()
                 call = GrowingCall(self._writer, len(self._items), self._ids, call_id, name)
                 return self._begin(call)
             case CallArguments(_, text):
