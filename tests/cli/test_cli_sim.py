@@ -41,7 +41,7 @@ def test_arrivals_costs_and_queues_are_obeyed(capsys: Capture, tmp_path: Path) -
     file = tmp_path / "out.json"
     closed = ("--arrivals", "closed", "--width", "3", "--cost", "step_s=0.5")
     queues = ("--policy", "plas", "--policy-thresholds", "10,20", "--policy-beta", "0")
-    engines = ("--engines", "2", "--balancer", "least_used")
+    engines = ("--engines", "2", "--balancer", "least_used", "--page-size", "64")
     pauses = (
         "--pause-above",
         "0.9",
@@ -61,6 +61,7 @@ def test_arrivals_costs_and_queues_are_obeyed(capsys: Capture, tmp_path: Path) -
     assert written["levels"]["thresholds"] == [10, 20]
     assert written["levels"]["beta"] is None
     assert written["study"]["engines"]["cost"]["step_s"] == 0.5
+    assert written["study"]["engines"]["page_size"] == 64
     assert [one["arrived_s"] for one in written["policies"][0]["programs"]][:3] == [0.0] * 3
 
 
@@ -85,6 +86,8 @@ def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
         (("--programs", "0"), "--programs is 0: choose at least 1"),
         (("--arrivals", "closed", "--width", "0"), "--width is 0: choose at least 1"),
         (("--engines", "0"), "--engines is 0"),
+        (("--page-size", "0"), "--page-size is 0: choose at least 1"),
+        (("--page-size", "8", "--profile", "x.json"), "--page-size 8 beside --profile"),
         (("--rate", "-1"), "-1.0 programs/s"),
         (("--load", "0"), "the load is 0.0"),
         (("--load", "1", "--rate", "1"), "--load 1 beside --rate 1"),

@@ -37,16 +37,17 @@ def test_a_line_every_ten_seconds_tells_the_share_the_speed_and_the_rest(
     monkeypatch.setattr(sim_progress, "in_use", lambda: True)
     clock = Hands()
     progress = SimProgress("plas", "programs", clock)
-    for seconds, num_calls in ((4, 30), (10, 50), (19, 90), (20, 100)):
+    for seconds, num_calls in ((10, 3), (14, 30), (20, 100), (29, 110), (30, 150)):
         clock.now_s = 100.0 + seconds
         progress(RunProgress(7.4, num_calls // 10, 40, num_calls, 400))
     found = capsys.readouterr()
     assert found.out == ""
     assert found.err.splitlines() == [
-        "plas: 12 % (50 of 400 calls, 5 of 40 programs), 7 s of virtual time; 5.0 calls/s, "
-        "about 70 s left",
+        "plas: 1 % (3 of 400 calls, 0 of 40 programs), 7 s of virtual time; 0.3 calls/s",
         "plas: 25 % (100 of 400 calls, 10 of 40 programs), 7 s of virtual time; 5.0 calls/s, "
         "about 60 s left",
+        "plas: 38 % (150 of 400 calls, 15 of 40 programs), 7 s of virtual time; 5.0 calls/s, "
+        "about 50 s left",
     ]
 
 

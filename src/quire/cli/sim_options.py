@@ -180,6 +180,13 @@ class VirtualEngineOptions:
             help=f"Tokens that the cache of one engine holds [default: {_ENGINES.kv_tokens}]."
         ),
     ] = None
+    page_size: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Tokens of a page of the cache; long prompts of larger ones are simulated in "
+            f"less time [default: {_ENGINES.page_size}]."
+        ),
+    ] = None
     host_tokens: Annotated[
         int | None,
         typer.Option(
@@ -229,11 +236,17 @@ class VirtualEngineOptions:
         if self.identical_steps and (self.cost or self.profile is not None):
             other = "--cost" if self.cost else "--profile"
             raise ConfigError(f"{other} beside --identical-steps: leave one of them out")
+        if self.page_size is not None and self.profile is not None:
+            raise ConfigError(
+                f"--page-size {self.page_size} beside --profile: costs were measured with its own "
+                "pages, so leave one of them out"
+            )
         measured = self.measured()
         base = _ENGINES if measured is None else measured.engines()
         given = {
             "max_sequences": self.max_sequences,
             "kv_tokens": self.kv_tokens,
+            "page_size": self.page_size,
             "host_tokens": self.host_tokens,
             "disk_tokens": self.disk_tokens,
         }

@@ -13,6 +13,11 @@ from quire.simulation.progress import RunProgress
 _REMEDY = "; control runs as Python, with 'quire compile' it would take about a third of the time"
 
 
+_LEAST_SHARE = 0.01
+"""The share of the calls from which on the time left is estimated. The first calls of a trace end
+late, so an estimate from fewer would be many times too long."""
+
+
 class SimProgress:
     """The progress of one simulation, which begins when this is made. ``label``: the policy or
     strategy; ``kind``: what is played, "programs" or "requests", of one call each."""
@@ -50,10 +55,11 @@ class SimProgress:
     def _words(self, found: RunProgress) -> str:
         elapsed_s = self._lines.elapsed_s
         words = _done(found, self._kind)
-        if found.num_calls_over:
-            rate = found.num_calls_over / elapsed_s
+        rate = found.num_calls_over / elapsed_s
+        words += f"; {rate:.1f} calls/s"
+        if found.num_calls_over >= _LEAST_SHARE * found.num_calls:
             left_s = (found.num_calls - found.num_calls_over) / rate
-            words += f"; {rate:.1f} calls/s, about {left_s:.0f} s left"
+            words += f", about {left_s:.0f} s left"
         hint, self._hint = self._hint, ""
         return words + hint
 

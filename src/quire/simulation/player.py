@@ -61,7 +61,7 @@ class Figures:
 
 @dataclass(slots=True)
 class _Call:
-    """A call under way."""
+    """A call under way, or one that has ended and whose text another goes on with."""
 
     prompt: list[int]
     answer: list[int] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Player:
             if call.extends is not None:
                 self._num_extended[call.extends] += 1
         self._calls: dict[int, _Call] = {}
-        self._contexts: dict[int, list[int]] = {}
+        self._contexts: dict[int, _Call] = {}
         self._started: set[int] = set()
 
     @property
@@ -158,10 +158,13 @@ class Player:
         if call.extends is None:
             return _text(self._text, call.num_shared) + tokens
         self._num_extended[call.extends] -= 1
-        context = self._contexts[call.extends]
+        before = self._contexts[call.extends]
         if not self._num_extended[call.extends]:
             del self._contexts[call.extends]
-        return context + tokens
+        prompt = before.prompt.copy()  # one copy: it is long
+        prompt += before.answer
+        prompt += tokens
+        return prompt
 
     def _launch(self, member: int) -> None:
         if member in self._started:
@@ -209,7 +212,7 @@ class Player:
             return
         self._stage.call_over()
         if self._num_extended[number]:
-            self._contexts[number] = call.prompt + call.answer
+            self._contexts[number] = call
         self._call(plan.member, CloseQueue(QueueId(number)))
         self._num_left[plan.member] -= 1
         if not self._num_left[plan.member]:
