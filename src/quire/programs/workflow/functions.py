@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from quire.core.errors import ProgramError, QuireError
 from quire.programs.tracebacks import one_line
 from quire.programs.workflow.components.building import DONE_MARK
+from quire.programs.workflow.function_threads import FunctionThreads
 
 
 async def called(
@@ -19,8 +19,9 @@ async def called(
     name: str,
     functions: Mapping[str, Callable[..., Any]],
     inputs: Mapping[str, Any],
+    threads: FunctionThreads,
 ) -> Any:
-    """Call the function ``name``. A plain function runs in a thread, so that it may block.
+    """Call the function ``name``. A plain function runs on one of ``threads``: it may block.
 
     Raises:
         ProgramError: it has raised an error that is not one of Quire's, or has called ``sys.exit``.
@@ -30,7 +31,7 @@ async def called(
     try:
         if inspect.iscoroutinefunction(function):
             return await function(**given)
-        return await asyncio.to_thread(function, **given)
+        return await threads.run(function, **given)
     except QuireError:
         raise
     except (Exception, SystemExit) as exc:

@@ -66,7 +66,10 @@ class TemplateGrower:
             return await asyncio.to_thread(self._grown, primitive, Growth([same]), inputs)
         made: Any = again
         if again is None:
-            made = await called(node.name, node.config["function"], engine.functions, inputs)
+            threads = self._origin.function_threads
+            made = await called(
+                node.name, node.config["function"], engine.functions, inputs, threads
+            )
         if not isinstance(made, Growth):
             return _outputs(primitive, made)
         self._check_rounds(primitive)

@@ -159,7 +159,13 @@ class Graph:
             for engine in self.engines:
                 if engine.kind != "growth":
                     runners[engine.name] = runner_of(
-                        engine, api, primitives, streamed, sharing, batches
+                        engine,
+                        api,
+                        primitives,
+                        streamed,
+                        sharing,
+                        batches,
+                        self.app.function_threads,
                     )
             await check_tools(self.engines, runners, primitives)
         except BaseException:

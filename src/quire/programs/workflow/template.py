@@ -15,6 +15,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.capabilities import Capabilities
 from quire.programs.workflow.components import COMPONENTS, Component
 from quire.programs.workflow.engines import Engine, Profile, check_keys
+from quire.programs.workflow.function_threads import FunctionThreads
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.values import LISTS, ValueType, value_type
@@ -104,6 +105,7 @@ class App:
         self.version = 0
         """Rises with each ``update_template``, so that no graph of an old template is reused."""
         self.experience = Experience()
+        self.function_threads = FunctionThreads()
 
     def update_template(self, nodes: Sequence[Node]) -> None:
         """Make ``nodes``, with the order that ``>>`` has given them, the application's template.

@@ -8,6 +8,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.function_threads import FunctionThreads
 from quire.programs.workflow.keys import key_of
 from quire.programs.workflow.primitives import PREFILLS, Primitive
 from quire.programs.workflow.runners.calls import StreamedAnswers
@@ -35,10 +36,11 @@ def runner_of(
     streamed: StreamedAnswers | None,
     sharing: Sharing,
     batches: dict[str, EncoderBatches],
+    threads: FunctionThreads,
 ) -> PrimitiveRunner:
     """Make the runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
     whose text is reported while it is written. ``sharing``: shares the pure primitives.
-    ``batches``: counts the batches of encoders, by the primitive's id.
+    ``batches``: counts the batches of encoders, by the primitive's id. ``threads``: run functions.
 
     Raises:
         InvalidArgument: the node does not serve a model that the engine or a component names.
@@ -64,7 +66,7 @@ def runner_of(
         case "tool" if isinstance(engine.tools_elsewhere, ProgramTool):
             return ProgramRunner(api, engine.tools_elsewhere)
         case "tool":
-            return ToolRunner(engine.functions, sharing)
+            return ToolRunner(engine.functions, sharing, threads)
     return DocumentRunner()
 
 

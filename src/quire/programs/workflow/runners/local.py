@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import chunks, with_surroundings
+from quire.programs.workflow.function_threads import FunctionThreads
 from quire.programs.workflow.functions import called
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
@@ -60,9 +61,13 @@ class ToolRunner:
     """``PrimitiveRunner`` of an engine of kind tool whose tools are functions."""
 
     def __init__(
-        self, functions: Mapping[str, Callable[..., Any]], sharing: Sharing | None = None
+        self,
+        functions: Mapping[str, Callable[..., Any]],
+        sharing: Sharing | None = None,
+        threads: FunctionThreads | None = None,
     ) -> None:
         self._functions, self._sharing = functions, sharing
+        self._threads = threads or FunctionThreads()
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._sharing is None or not primitive.config.get("pure"):
@@ -77,7 +82,8 @@ class ToolRunner:
         return made
 
     async def _called(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        made = await called(primitive.node, primitive.config["function"], self._functions, inputs)
+        name: str = primitive.config["function"]
+        made = await called(primitive.node, name, self._functions, inputs, self._threads)
         (kind,) = primitive.outputs.values()
         check_type(primitive, kind, made)
         return {"out": made}
