@@ -41,8 +41,9 @@ def read_rate(buffer: mmap.mmap, num_bytes: int, num_threads: int) -> float:
 
 
 def read_buffer(num_bytes: int) -> mmap.mmap:
-    """Memory whose pages are all there, in large ones where the system has them."""
-    buffer = mmap.mmap(-1, num_bytes)
+    """Memory whose pages are all there, in large ones where the system has them, as weights lie."""
+    # private, because shared memory has huge pages only where the system is configured for it
+    buffer = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         buffer.madvise(mmap.MADV_HUGEPAGE)
     chunk = b"\1" * (1 << 20)

@@ -181,7 +181,8 @@ def timed(
     for index, product in enumerate(products):
         for num_rows in all_rows:
             steps = runs(index, num_rows)
-            steps[0]()  # warm-up: page faults are not counted
+            for step in steps:  # warm-up: page faults of its buffers are not counted
+                step()
             started_s = clock()
             for step in steps[1:] or steps:
                 step()

@@ -86,11 +86,13 @@ def test_products_that_are_cut_along_every_axis(
 
 @pytest.mark.parametrize("weight_type", list(WeightType))
 @pytest.mark.parametrize("ordering", list(Ordering))
+@pytest.mark.parametrize("depth", [700, 4200])
 def test_a_row_has_the_same_bits_in_every_batch(
-    team: Team, weight_type: WeightType, ordering: Ordering
+    team: Team, weight_type: WeightType, ordering: Ordering, depth: int
 ) -> None:
-    matrix = PackedMatrix(team, random_matrix(70, 700), weight_type)
-    x_MK = random_matrix(600, 700, seed=2)
+    """Also where K is so long that it is cut for many rows."""
+    matrix = PackedMatrix(team, random_matrix(70, depth), weight_type)
+    x_MK = random_matrix(600, depth, seed=2)
     alone = [matmul(team, matrix, x_MK[row : row + 1], ordering=ordering) for row in (0, 5, 37)]
     for num_rows in (38, 40, 100, 600):
         y_MN = matmul(team, matrix, x_MK[:num_rows], ordering=ordering)
