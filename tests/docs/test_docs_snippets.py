@@ -206,8 +206,9 @@ def test_other_servers_options_are_translated_to_ours() -> None:
 OF_OTHERS = {
     "--version", "--help", "--quiet", "--disable-pip-version-check", "--only-binary", "--platform",
     "--implementation", "--abi", "--find-links", "--dest", "--requirement", "--local-dir",
+    "--install-completion", "--show-completion",
 }  # fmt: skip
-"""Those of every command, pip's, and those of the hub's command 'hf'."""
+"""Those of every command, pip's, those of the hub's command 'hf', and Typer's for `quire` itself."""
 
 
 def test_an_error_message_names_only_options_that_exist() -> None:
