@@ -208,7 +208,7 @@ OF_OTHERS = {
     "--implementation", "--abi", "--find-links", "--dest", "--requirement", "--local-dir",
     "--install-completion", "--show-completion",
 }  # fmt: skip
-"""Those of every command, pip's, those of the hub's command 'hf', and Typer's for `quire` itself."""
+"""Those of every command, pip's, those of the hub's command 'hf', and Typer's own."""
 
 
 def test_an_error_message_names_only_options_that_exist() -> None:
