@@ -66,7 +66,7 @@ def test_ps_filters_and_tells_in_json(capsys: Capture, node: NodeClient, waiter:
     records = json.loads(ran.out)
     assert waiter in [one["id"] for one in records]
     assert {(one["state"], one["name"]) for one in records} == {("running", "waiter")}
-    assert invoke(capsys, "ps", "--json", "--state", "idle-not", "--url", node.url).out == "[]\n"
+    assert invoke(capsys, "ps", "--json", "--name", "nobody", "--url", node.url).out == "[]\n"
     assert invoke(capsys, "ps", "--json", "--watch", "--url", node.url).code == 2
 
 

@@ -168,9 +168,11 @@ async def test_what_other_hosts_have_answered_a_guest_goes_with_it(sandbox_cache
         guest = here.launch(await here.inspect(FETCHES), (web.url(""),), tenant=TENANT)
         await answered(guest, 1)
         await asyncio.to_thread(web.wait_for, "/held", 3)
-        handed = unpacked(packed(await guest.hand_over()))
-        taken = there.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
-        guest.leave()
+        handed = unpacked(packed(await guest.life.hand_over()))
+        taken = there.for_routers.take(
+            {handed.id: await there.inspect(handed.code)}, handed, TENANT
+        )
+        guest.life.leave()
         await asyncio.to_thread(web.wait_for, "/held", 5)
         web.release()
         assert await taken.result() == [200, 200, 200, ["request_interrupted", True], 200]
