@@ -66,6 +66,18 @@ async def test_more_calls_than_threads_wait_and_one_that_is_cancelled_never_begi
     assert hung.num_begun == 3
 
 
+async def test_a_thread_that_cannot_start_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = FunctionThreads(most=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await threads.run(str)
+    assert await asyncio.wait_for(threads.run(str, object=3), 60) == "3"
+
+
 def _raises(error: type[BaseException]) -> Callable[[], None]:
     def function() -> None:
         raise error("so")

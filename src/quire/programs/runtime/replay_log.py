@@ -80,7 +80,7 @@ Keep = Callable[[], Awaitable[None]]
 
 
 async def no_wait() -> None:
-    """Keep a record that nobody else has."""
+    """Return at once: no router keeps the record."""
 
 
 class ReplayLog:

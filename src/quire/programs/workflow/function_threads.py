@@ -42,9 +42,21 @@ class FunctionThreads:
             else:
                 self._waiting.append(job)
         if begins:
-            name = f"quire-function-{getattr(function, '__name__', 'call')}"
-            threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+            self._start(job, f"quire-function-{getattr(function, '__name__', 'call')}")
         return await asyncio.wrap_future(future)
+
+    def _start(self, job: Job, name: str) -> None:
+        """Start a thread with ``job``.
+
+        Raises:
+            RuntimeError: the system gives the process no further thread.
+        """
+        try:
+            threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._num_running -= 1
+            raise
 
     def _work(self, job: Job) -> None:
         while True:
