@@ -1,4 +1,4 @@
-"""The answer to a decode: its chunks as they arrive, or the whole result.
+"""The replies to a decode: its chunks as they arrive, or the whole result.
 
 Owns the received chunks (at most the tokens of one decode) and reports written positions to the
 pages.
@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from quire.core import actions
+from quire.core.actions import ReplyValue
 from quire.core.decoding import DecodeChunk, FinishReason, TokenLogprobs
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId
 from quire.programs.api.handles import KvPage
-from quire.programs.api.lane import QueueState
+from quire.programs.api.queue_state import QueueState
 from quire.programs.api.reply import CommandFuture, CommandOwner
 
 
@@ -48,12 +48,12 @@ class DecodeStream(CommandFuture):
     def __init__(
         self,
         owner: CommandOwner,
-        lane: QueueState,
+        queue_state: QueueState,
         command: CommandId,
         output: Sequence[KvPage],
         position: int,
     ) -> None:
-        super().__init__(owner, lane, command)
+        super().__init__(owner, queue_state, command)
         self._chunks: list[DecodeChunk] = []
         self._num_read = 0
         self._at_end: tuple[asyncio.Future[None], ...] = ()
@@ -131,7 +131,7 @@ class DecodeStream(CommandFuture):
         self._at_end = (*(other for other in self._at_end if not other.done()), future)
         return future
 
-    def on_reply(self, reply: actions.Reply, last: bool) -> None:
+    def on_reply(self, reply: ReplyValue, last: bool) -> None:
         chunk = cast(DecodeChunk, reply)
         self._chunks.append(chunk)
         self._num_sampled += len(chunk.token_ids)
