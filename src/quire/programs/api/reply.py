@@ -66,15 +66,21 @@ class CommandFuture:
         self.queue_state.failure_seen = True
         return error
 
+    def raise_failure(self) -> None:
+        """Raise the failure, if there is one (yet)."""
+        error = self.exception()
+        if error is not None:
+            raise error
+
     async def next_news(self) -> None:
         """Wait until a reply arrives; return at once if the command has ended."""
         if not self._done:
-            await self.news()
+            await self._news()
 
     async def ended(self) -> None:
         """Wait for the end; does not raise the command's failure."""
         while not self._done:
-            await self.end()
+            await self._end()
 
     def on_reply(self, reply: ReplyValue, last: bool) -> None:
         """Called by the issuer: a reply has arrived; ``last`` ends the command."""
@@ -83,20 +89,26 @@ class CommandFuture:
     def on_failure(self, error: ErrorRecord) -> None:
         """Called by the issuer: the command has failed or was cancelled."""
         self._error = error
-        self._done = True
-        self._wake()
+        self._finish()
 
-    def news(self) -> asyncio.Future[None]:
-        """A future that is done when a reply arrives. Sends all issued commands, because the
-        awaited one may be among them."""
-        self._owner.flush()
-        future = asyncio.get_running_loop().create_future()
+    def _news(self) -> asyncio.Future[None]:
+        """A future that is done when a reply arrives."""
+        future = self._sent()
         self._waiters += (future,)
         return future
 
-    def end(self) -> asyncio.Future[None]:
-        """Like ``news``, for callers that wait only for the command's end."""
-        return self.news()
+    def _end(self) -> asyncio.Future[None]:
+        """A future that is done at the command's end, or already when a reply arrives."""
+        return self._news()
+
+    def _sent(self) -> asyncio.Future[None]:
+        """A new future. Sends all issued commands, because the awaited one may be among them."""
+        self._owner.flush()
+        return asyncio.get_running_loop().create_future()
+
+    def _finish(self) -> None:
+        self._done = True
+        self._wake()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, ()
@@ -128,18 +140,14 @@ class Reply(CommandFuture, Generic[T]):
         """The result of a command that is ``done()``; raises its failure."""
         if not self._done:
             raise asyncio.InvalidStateError("the command has not ended: await its reply")
-        error = self.exception()
-        if error is not None:
-            raise error
+        self.raise_failure()
         return self._result
 
     def __await__(self) -> Generator[Any, None, T]:
         while not self._done:
-            yield from self.news()
+            yield from self._end()
         return self.result()
 
     def on_reply(self, reply: ReplyValue, last: bool) -> None:
         self._result = self._convert(reply)
-        self._done = True
-        if self._waiters:
-            self._wake()
+        self._finish()
