@@ -19,12 +19,12 @@ from quire.core.calls import CreateQueue, Issue
 from quire.core.commands import AllocPages, Command, Decode
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import (
+    BatchCompleted,
     Called,
     EngineUp,
     Event,
     ProgramEnded,
     ProgramStarted,
-    StepCompleted,
     Tick,
     TransfersCompleted,
 )
@@ -120,7 +120,7 @@ class ClosedLoop:
         result = self._engine.execute(self._in_flight.popleft())
         self._now_s += result.elapsed_s
         before_s = self._handled_s
-        self._post(StepCompleted(time_s=self._now_s, engine=_ENGINE, result=result))
+        self._post(BatchCompleted(time_s=self._now_s, engine=_ENGINE, result=result))
         self._end_transfers()
         ended, self._ended = self._ended, []
         for program in ended:

@@ -59,7 +59,7 @@ class EngineProcess:
         await self._transport.close()
 
     async def run(self, **fields: Any) -> BatchResult:
-        self._transport.send(Batch(step=self._step, **fields))
+        self._transport.send(Batch(serial=self._step, **fields))
         self._step += 1
         result = await self._results.get()
         assert not result.failures, result.failures

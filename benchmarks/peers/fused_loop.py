@@ -74,7 +74,7 @@ class FusedLoop:
         )
 
     def _send(self, **fields: Any) -> BatchResult:
-        result = self._execute(Batch(step=self._step, **fields))
+        result = self._execute(Batch(serial=self._step, **fields))
         if result.failures:
             raise RuntimeError(f"the engine reports {result.failures}")
         self._step += 1

@@ -18,7 +18,7 @@ from quire.core.batch_result import BatchResult
 from quire.core.calls import Cancel, CloseQueue, ResetQueue
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import EngineFault
-from quire.core.events import Event, ProgramEnded, StepCompleted
+from quire.core.events import BatchCompleted, Event, ProgramEnded
 from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.scheduler_config import SchedulerConfig
 from quire.core.wire import Codec
@@ -299,7 +299,7 @@ def test_a_stale_result_is_refused() -> None:
     assert decode.status == "pending"
     with pytest.raises(EngineFault, match="where"):
         world.controller.handle(
-            StepCompleted(time_s=1.0, engine=ENGINE, result=BatchResult(step=99, elapsed_s=0.0))
+            BatchCompleted(time_s=1.0, engine=ENGINE, result=BatchResult(serial=99, elapsed_s=0.0))
         )
 
 

@@ -34,7 +34,7 @@ from quire.core.calls import Issue
 from quire.core.commands import AllocPages, Decode
 from quire.core.decoding import DecodeChunk, Processor, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, ProtocolMismatch
-from quire.core.events import Called, Event, StepCompleted
+from quire.core.events import BatchCompleted, Called, Event
 from quire.core.exchange import SendTarget
 from quire.core.wire import PROTOCOL_VERSION, Codec
 
@@ -106,7 +106,7 @@ operations = st.one_of(
 )
 messages = st.builds(
     Batch,
-    step=small,
+    serial=small,
     num_steps=st.integers(1, 9),
     operations=st.lists(operations, max_size=4),
     embeds=st.none() | st.builds(EmbedRows, tokens=i32(), embeds=i32()),
@@ -145,7 +145,7 @@ def test_events_and_actions_are_tagged_unions() -> None:
             ],
         ),
     )
-    step = StepCompleted(time_s=2.0, engine="e", result=BatchResult(step=3, elapsed_s=0.25))
+    step = BatchCompleted(time_s=2.0, engine="e", result=BatchResult(serial=3, elapsed_s=0.25))
     for event in (issued, step):
         assert same(events.decode(events.encode(event)), event)
     actions: Codec[Action] = Codec(Action)
@@ -160,10 +160,10 @@ def test_events_and_actions_are_tagged_unions() -> None:
 
 def test_empty_arrays_of_a_result_are_not_sent() -> None:
     codec: Codec[BatchResult] = Codec(BatchResult)
-    bare = BatchResult(step=3, elapsed_s=0.25)
+    bare = BatchResult(serial=3, elapsed_s=0.25)
     assert len(codec.encode(bare)) == 1
     assert same(codec.decode(codec.encode(bare)), bare)
-    sampled = BatchResult(step=3, elapsed_s=0.25, samples=np.arange(2, dtype=np.int32))
+    sampled = BatchResult(serial=3, elapsed_s=0.25, samples=np.arange(2, dtype=np.int32))
     assert len(codec.encode(sampled)) == 2
     assert same(codec.decode(codec.encode(sampled)), sampled)
 
@@ -193,7 +193,7 @@ def frames_of(batch: Batch) -> list[bytes]:
 
 GOOD = frames_of(
     Batch(
-        step=1,
+        serial=1,
         embeds=EmbedRows(tokens=np.arange(4, dtype=np.int32), embeds=np.arange(4, dtype=np.int32)),
     )
 )

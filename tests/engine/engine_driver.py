@@ -99,7 +99,7 @@ class Driver:
 
     def send(self, **fields: Any) -> BatchResult:
         """Run one message."""
-        batch = Batch(step=self.step, **fields)
+        batch = Batch(serial=self.step, **fields)
         self.step += 1
         return self.engine.execute(batch)
 

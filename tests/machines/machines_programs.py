@@ -8,7 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from machines_world import Lane, World
+from machines_world import TrackedQueue, World
 
 from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
 from quire.core import commands as c
@@ -115,15 +115,15 @@ class ProgramsMachine(RuleBasedStateMachine):
 
     # -- choosing ----------------------------------------------------------------------------------
 
-    def lane(self, pick: int) -> Lane:
+    def queue(self, pick: int) -> TrackedQueue:
         """A queue that the test has not disturbed; a new one if there is none."""
-        lanes = self.world.lanes()
-        if lanes:
-            return lanes[pick % len(lanes)]
+        queues = self.world.queues()
+        if queues:
+            return queues[pick % len(queues)]
         alive = [actor for actor in self.world.actors if actor.alive]
         if pick % 2 or not alive:
-            return self.world.start_program(("red", "blue")[pick // 2 % 2]).lanes[0]
-        return self.world.create_lane(alive[pick % len(alive)])
+            return self.world.start_program(("red", "blue")[pick // 2 % 2]).queues[0]
+        return self.world.create_queue(alive[pick % len(alive)])
 
     def some_pages(self, pages: Sequence[PageId], pick: int, most: int = 4) -> list[PageId]:
         """A few of ``pages``, in an order that ``pick`` decides."""
@@ -134,10 +134,10 @@ class ProgramsMachine(RuleBasedStateMachine):
             chosen.append(rest.pop(pick // 65536 % len(rest)))
         return chosen
 
-    def gapless(self, lane: Lane, pages: Sequence[PageId]) -> list[PageId]:
+    def gapless(self, queue: TrackedQueue, pages: Sequence[PageId]) -> list[PageId]:
         """Of ``pages`` those that a decode can fill one behind the other."""
-        output = [p for p in pages if p not in lane.sealed and lane.fill(p) < self.page_size]
-        return output[:1] + [page for page in output[1:] if not lane.fill(page)]
+        output = [p for p in pages if p not in queue.sealed and queue.fill(p) < self.page_size]
+        return output[:1] + [page for page in output[1:] if not queue.fill(page)]
 
     def pages_for(self, num_tokens: int) -> int:
         return min(-(-num_tokens // self.page_size), self.num_blocks)
@@ -157,9 +157,9 @@ class ProgramsMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, priority=st.integers(0, 1))
     def create_queue(self, pick: int, priority: int) -> None:
-        alive = [a for a in self.world.actors if a.alive and len(a.lanes) < 4]
+        alive = [a for a in self.world.actors if a.alive and len(a.queues) < 4]
         if alive:
-            self.world.create_lane(alive[pick % len(alive)], priority=priority)
+            self.world.create_queue(alive[pick % len(alive)], priority=priority)
 
     # -- decodes -----------------------------------------------------------------------------------
 
@@ -183,11 +183,11 @@ class ProgramsMachine(RuleBasedStateMachine):
         room: int,
     ) -> None:
         """A plain completion over new pages."""
-        lane = self.lane(pick)
+        queue = self.queue(pick)
         tokens = text + text[:more]
-        pages = self.world.alloc_pages(lane, self.pages_for(len(tokens) + room))
+        pages = self.world.alloc_pages(queue, self.pages_for(len(tokens) + room))
         self.decode(
-            lane, [], pages, tokens, 0, sampler, stop, cache=cache, num_logprobs=logprobs,
+            queue, [], pages, tokens, 0, sampler, stop, cache=cache, num_logprobs=logprobs,
             num_prompt_logprobs=prompt_logprobs, grammar=GRAMMAR if grammar else None,
         )  # fmt: skip
 
@@ -197,31 +197,36 @@ class ProgramsMachine(RuleBasedStateMachine):
         for index in range(4):
             tokens = text[: 2 + (pick + index) % 5]
             sampler = SamplerSpec((), greedy=False, seed=index)
-            self.complete_on(self.lane(pick + index), tokens, room, sampler, stop)
+            self.complete_on(self.queue(pick + index), tokens, room, sampler, stop)
 
     def complete_on(
-        self, lane: Lane, tokens: list[int], room: int, sampler: SamplerSpec, stop: StopSpec
+        self,
+        queue: TrackedQueue,
+        tokens: list[int],
+        room: int,
+        sampler: SamplerSpec,
+        stop: StopSpec,
     ) -> None:
-        pages = self.world.alloc_pages(lane, self.pages_for(len(tokens) + room))
-        self.decode(lane, [], pages, tokens, 0, sampler, stop)
+        pages = self.world.alloc_pages(queue, self.pages_for(len(tokens) + room))
+        self.decode(queue, [], pages, tokens, 0, sampler, stop)
 
     @rule(pick=picks, text=texts, sampler=samplers, stop=stops, new_pages=st.integers(0, 3))
     def go_on(
         self, pick: int, text: list[int], sampler: SamplerSpec, stop: StopSpec, new_pages: int
     ) -> None:
         """Another decode behind pages that are there, in any order."""
-        lane = self.lane(pick)
-        context = self.some_pages(lane.pages, pick, 6)
-        output = self.gapless(lane, context)
-        output += self.world.alloc_pages(lane, min(new_pages, self.num_blocks - len(context)))
-        if lane.reference.room(output) < len(text):
+        queue = self.queue(pick)
+        context = self.some_pages(queue.pages, pick, 6)
+        output = self.gapless(queue, context)
+        output += self.world.alloc_pages(queue, min(new_pages, self.num_blocks - len(context)))
+        if queue.reference.room(output) < len(text):
             return
-        position = lane.next_position(context)
-        self.decode(lane, context, output, text, position, sampler, stop)
+        position = queue.next_position(context)
+        self.decode(queue, context, output, text, position, sampler, stop)
 
     def decode(
         self,
-        lane: Lane,
+        queue: TrackedQueue,
         context: list[PageId],
         output: list[PageId],
         tokens: list[int],
@@ -230,12 +235,12 @@ class ProgramsMachine(RuleBasedStateMachine):
         stop: StopSpec,
         **options: Any,
     ) -> None:
-        if lane.reference.room(output) < len(tokens):
+        if queue.reference.room(output) < len(tokens):
             return
         self.world.issue(
-            lane,
+            queue,
             c.Decode(
-                id=self.world.command_id(lane),
+                id=self.world.command_id(queue),
                 context=context,
                 output=output,
                 tokens=tokens,

@@ -1,8 +1,8 @@
 """The world of the state machines: programs that issue random commands, and what must come back.
 
-Every queue of a program is a ``Lane`` with its own pages and its own ``ReferenceProgram``, which
-says what each command must answer. What a test does to a lane in flight (cancel, reset, a lost
-engine) allows its commands to fail; whatever ends as done must still be exact.
+Every queue of a program is a ``TrackedQueue`` with its own pages and its own ``ReferenceProgram``,
+which says what each command must answer. What a test does to a queue in flight (cancel, reset, a
+lost engine) allows its commands to fail; whatever ends as done must still be exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from machines_replay import RecordedControl
 
 from quire.control import Controller
 from quire.core import commands as c
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import Cancel, CloseQueue, CreateQueue, ResetQueue
 from quire.core.config import TenantConfig
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec, TokenLogprobs
@@ -48,22 +48,22 @@ class Expectation:
     """A command in flight and its reference reply."""
 
     outcome: CommandOutcome
-    reply: Reply
+    reply: ReplyValue
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class TrackedQueue:
     """One queue. ``may_fail``: the test has disturbed it; ``is_broken``: one of its commands has
     failed, so nothing behind it is known."""
 
     actor: Actor
-    queue: QueueId
+    id: QueueId
     reference: ReferenceProgram
     pages: list[PageId] = field(default_factory=list)
     sealed: set[PageId] = field(default_factory=set)
     embeds: list[EmbedId] = field(default_factory=list)
     expected: list[Expectation] = field(default_factory=list)
-    parents: list[Lane] = field(default_factory=list)
+    parents: list[TrackedQueue] = field(default_factory=list)
     last_command: CommandId | None = None
     may_fail: bool = False
     is_broken: bool = False
@@ -102,7 +102,7 @@ class Actor:
 
     program: ProgramId
     tenant: TenantId
-    lanes: list[Lane] = field(default_factory=list)
+    queues: list[TrackedQueue] = field(default_factory=list)
     ids: count[int] = field(default_factory=lambda: count(1))
     alive: bool = True
 
@@ -150,7 +150,7 @@ class World:
             late_transfers=transfer_seed is not None,
         )
         self.actors: list[Actor] = []
-        self.exports: dict[TenantId, dict[str, tuple[CommandOutcome, Lane]]] = {}
+        self.exports: dict[TenantId, dict[str, tuple[CommandOutcome, TrackedQueue]]] = {}
         self.tolerated: frozenset[str] = frozenset()
         self._programs = count(1)
 
@@ -179,88 +179,88 @@ class World:
             )
         )
         self.actors.append(actor)
-        self.create_lane(actor)
+        self.create_queue(actor)
         return actor
 
-    def create_lane(self, actor: Actor, *, priority: int = 0) -> Lane:
-        queue = QueueId(next(actor.ids))
-        made = CreateQueue(queue, ModelId("fake"), depth=queue % 3, priority=priority)
+    def create_queue(self, actor: Actor, *, priority: int = 0) -> TrackedQueue:
+        number = QueueId(next(actor.ids))
+        made = CreateQueue(number, ModelId("fake"), depth=number % 3, priority=priority)
         self.harness.call(actor.program, made)
-        lane = Lane(actor, queue, ReferenceProgram(self.pool.page_size))
-        actor.lanes.append(lane)
-        return lane
+        queue = TrackedQueue(actor, number, ReferenceProgram(self.pool.page_size))
+        actor.queues.append(queue)
+        return queue
 
-    def lanes(self) -> list[Lane]:
+    def queues(self) -> list[TrackedQueue]:
         """Queues whose program lives and that the test has not disturbed."""
-        return [lane for a in self.actors if a.alive for lane in a.lanes if lane.is_exact]
+        return [queue for a in self.actors if a.alive for queue in a.queues if queue.is_exact]
 
     def end_program(self, actor: Actor) -> None:
-        self.disturb(*actor.lanes, *self._importing())
+        self.disturb(*actor.queues, *self._importing())
         actor.alive = False
-        for lane in actor.lanes:
-            lane.is_open = False
+        for queue in actor.queues:
+            queue.is_open = False
         for exports in self.exports.values():
-            for name, (outcome, lane) in list(exports.items()):
-                if lane.actor is actor and outcome.status != "done":
+            for name, (outcome, queue) in list(exports.items()):
+                if queue.actor is actor and outcome.status != "done":
                     del exports[name]  # what was exported is left to the tenant
         self.harness.post(ProgramEnded(time_s=self.harness.now_s, program=actor.program))
 
-    def _importing(self) -> list[Lane]:
-        """Lanes that may not find an export any more whose owner ends now."""
+    def _importing(self) -> list[TrackedQueue]:
+        """Queues that may not find an export any more whose owner ends now."""
         return [
-            lane
+            queue
             for actor in self.actors
-            for lane in actor.lanes
-            if any(isinstance(e.outcome.command, c.ImportPages) for e in lane.expected)
+            for queue in actor.queues
+            if any(isinstance(e.outcome.command, c.ImportPages) for e in queue.expected)
         ]
 
-    def disturb(self, *lanes: Lane) -> None:
-        for lane in lanes:
-            lane.may_fail = True
+    def disturb(self, *queues: TrackedQueue) -> None:
+        for queue in queues:
+            queue.may_fail = True
         for exports in self.exports.values():  # what is exported from now on may lack pages
             for name, (outcome, owner) in list(exports.items()):
                 if owner.is_disturbed and outcome.status == "pending":
                     del exports[name]
 
-    def reset(self, lane: Lane) -> None:
-        self.disturb(lane)
-        program = lane.actor.program
-        self.harness.call(program, ResetQueue(lane.queue))
+    def reset(self, queue: TrackedQueue) -> None:
+        self.disturb(queue)
+        program = queue.actor.program
+        self.harness.call(program, ResetQueue(queue.id))
 
-    def close(self, lane: Lane) -> None:
-        self.disturb(lane)
-        lane.is_open = False
-        program = lane.actor.program
-        self.harness.call(program, CloseQueue(lane.queue))
+    def close(self, queue: TrackedQueue) -> None:
+        self.disturb(queue)
+        queue.is_open = False
+        program = queue.actor.program
+        self.harness.call(program, CloseQueue(queue.id))
 
-    def cancel(self, lane: Lane, command: CommandId) -> None:
-        self.disturb(lane)
-        program = lane.actor.program
+    def cancel(self, queue: TrackedQueue, command: CommandId) -> None:
+        self.disturb(queue)
+        program = queue.actor.program
         self.harness.call(program, Cancel(command))
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def command_id(self, lane: Lane) -> CommandId:
-        return CommandId(next(lane.actor.ids))
+    def command_id(self, queue: TrackedQueue) -> CommandId:
+        return CommandId(next(queue.actor.ids))
 
-    def issue(self, lane: Lane, *commands: c.Command) -> list[CommandOutcome]:
+    def issue(self, queue: TrackedQueue, *commands: c.Command) -> list[CommandOutcome]:
         """Issue commands whose replies the reference knows."""
-        replies = [lane.reference.apply(command) for command in commands]
-        outcomes = self.harness.issue(lane.actor.program, lane.queue, *commands)
+        replies = [queue.reference.apply(command) for command in commands]
+        outcomes = self.harness.issue(queue.actor.program, queue.id, *commands)
         for outcome, reply in zip(outcomes, replies, strict=True):
-            lane.expected.append(Expectation(outcome, reply))
-        lane.last_command = commands[-1].id
+            queue.expected.append(Expectation(outcome, reply))
+        queue.last_command = commands[-1].id
         return outcomes
 
-    def alloc_pages(self, lane: Lane, num_pages: int) -> list[PageId]:
-        pages = [PageId(next(lane.actor.ids)) for _ in range(num_pages)]
-        self.issue(lane, c.AllocPages(id=self.command_id(lane), pages=pages))
-        lane.pages += pages
+    def alloc_pages(self, queue: TrackedQueue, num_pages: int) -> list[PageId]:
+        pages = [PageId(next(queue.actor.ids)) for _ in range(num_pages)]
+        self.issue(queue, c.AllocPages(id=self.command_id(queue), pages=pages))
+        queue.pages += pages
         return pages
 
     def embed(
         self,
-        lane: Lane,
+        queue: TrackedQueue,
         tokens: Sequence[int],
         position: int,
         *,
@@ -268,12 +268,12 @@ class World:
     ) -> list[EmbedId]:
         """Embeds of tokens (or of token slots) at positions from ``position`` on."""
         num_tokens = len(token_slots or tokens)
-        embeds = [EmbedId(next(lane.actor.ids)) for _ in range(num_tokens)]
+        embeds = [EmbedId(next(queue.actor.ids)) for _ in range(num_tokens)]
         self.issue(
-            lane,
-            c.AllocEmbeds(id=self.command_id(lane), embeds=embeds),
+            queue,
+            c.AllocEmbeds(id=self.command_id(queue), embeds=embeds),
             c.EmbedText(
-                id=self.command_id(lane),
+                id=self.command_id(queue),
                 tokens=list(tokens),
                 positions=list(range(position, position + num_tokens)),
                 embeds=embeds,
@@ -282,14 +282,14 @@ class World:
         )
         return embeds
 
-    def output_embed(self, lane: Lane) -> EmbedId:
-        embed = EmbedId(next(lane.actor.ids))
-        self.issue(lane, c.AllocEmbeds(id=self.command_id(lane), embeds=[embed]))
-        lane.embeds.append(embed)
+    def output_embed(self, queue: TrackedQueue) -> EmbedId:
+        embed = EmbedId(next(queue.actor.ids))
+        self.issue(queue, c.AllocEmbeds(id=self.command_id(queue), embeds=[embed]))
+        queue.embeds.append(embed)
         return embed
 
-    def free_embeds(self, lane: Lane, embeds: list[EmbedId]) -> None:
-        self.issue(lane, c.DeallocEmbeds(id=self.command_id(lane), embeds=embeds))
+    def free_embeds(self, queue: TrackedQueue, embeds: list[EmbedId]) -> None:
+        self.issue(queue, c.DeallocEmbeds(id=self.command_id(queue), embeds=embeds))
 
     def run_until_ended(self, outcome: CommandOutcome) -> None:
         for _ in range(MAX_STEPS):
@@ -311,13 +311,13 @@ class World:
     def check(self) -> None:
         """Compare everything that has come back with the reference."""
         for actor in self.actors:
-            for lane in actor.lanes:
-                lane.expected = [e for e in lane.expected if not self._settle(lane, e)]
+            for queue in actor.queues:
+                queue.expected = [e for e in queue.expected if not self._settle(queue, e)]
 
-    def _settle(self, lane: Lane, expectation: Expectation) -> bool:
+    def _settle(self, queue: TrackedQueue, expectation: Expectation) -> bool:
         """Whether the command has ended; what it gave until now is right."""
         outcome, reply = expectation.outcome, expectation.reply
-        if lane.is_unknown:
+        if queue.is_unknown:
             return outcome.status != "pending"
         if isinstance(reply, DecodeChunk):
             given = outcome.tokens
@@ -327,17 +327,17 @@ class World:
         if outcome.status == "done":
             assert_reply(outcome, reply)
         elif outcome.status != "pending":
-            self.accept_failure(lane, outcome)
+            self.accept_failure(queue, outcome)
         return outcome.status != "pending"
 
-    def accept_failure(self, lane: Lane, outcome: CommandOutcome) -> None:
+    def accept_failure(self, queue: TrackedQueue, outcome: CommandOutcome) -> None:
         """A command was not done: the test must have caused that, or tolerate its reason."""
         assert outcome.error is not None
         tolerated = outcome.error.code in self.tolerated
-        assert lane.is_disturbed or tolerated, (
+        assert queue.is_disturbed or tolerated, (
             f"{outcome.command} ended as {outcome.status}: {outcome.error}"
         )
-        lane.is_broken = True
+        queue.is_broken = True
 
     def finish(self) -> None:
         """Let everything end: no wedge, nothing lost, nothing left behind."""
@@ -377,12 +377,12 @@ class World:
 
     def _probe(self) -> None:
         """A last program gets exact answers, and with its message the engine has cleaned up."""
-        lane = self.create_lane(self.start_program("red"))
-        pages = self.alloc_pages(lane, self.pool.groups[0].num_blocks)
+        queue = self.create_queue(self.start_program("red"))
+        pages = self.alloc_pages(queue, self.pool.groups[0].num_blocks)
         (outcome,) = self.issue(
-            lane,
+            queue,
             c.Decode(
-                id=self.command_id(lane),
+                id=self.command_id(queue),
                 context=[],
                 output=pages,
                 tokens=list(b"probe"),
@@ -400,7 +400,7 @@ class World:
         self.recorded.assert_replays()
 
 
-def assert_reply(outcome: CommandOutcome, expected: Reply) -> None:
+def assert_reply(outcome: CommandOutcome, expected: ReplyValue) -> None:
     """The done ``outcome`` gave ``expected`` (distributions up to float32 rounding)."""
     match expected:
         case DecodeChunk():

@@ -25,114 +25,114 @@ class ControlMachine(ProgramsMachine):
     @rule(pick=picks, text=texts, keep=st.booleans(), masked=st.booleans(), gap=st.integers(0, 3))
     def forward(self, pick: int, text: list[int], keep: bool, masked: bool, gap: int) -> None:
         """Embed, run behind some pages, look at the distribution, sample."""
-        lane, world = self.lane(pick), self.world
+        queue, world = self.queue(pick), self.world
         tokens = text[:4]
-        context = self.some_pages(lane.pages, pick)
-        inputs = world.embed(lane, tokens, lane.next_position(context) + gap)
-        last = world.output_embed(lane)
+        context = self.some_pages(queue.pages, pick)
+        inputs = world.embed(queue, tokens, queue.next_position(context) + gap)
+        last = world.output_embed(queue)
         output = []
         if keep:
-            output = [page for page in context if page not in lane.sealed]
-            output += world.alloc_pages(lane, 1)
-            if lane.reference.room(output) < len(tokens):
-                output += world.alloc_pages(lane, self.pages_for(len(tokens)))
+            output = [page for page in context if page not in queue.sealed]
+            output += world.alloc_pages(queue, 1)
+            if queue.reference.room(output) < len(tokens):
+                output += world.alloc_pages(queue, self.pages_for(len(tokens)))
         num_columns = len(context) * self.page_size + len(tokens)
         mask = [
             [(pick >> (row * 5 + column) % 20) % 3 > 0 for column in range(num_columns)]
             for row in range(len(tokens))
         ]
         self.world.issue(
-            lane,
+            queue,
             c.Forward(
-                id=world.command_id(lane),
+                id=world.command_id(queue),
                 context=context,
                 inputs=inputs,
                 output=output,
                 outputs=[last],
                 mask=mask if masked else None,
             ),
-            c.GetNextDist(id=world.command_id(lane), embeds=[last], top_k=3),
+            c.GetNextDist(id=world.command_id(queue), embeds=[last], top_k=3),
         )
-        world.free_embeds(lane, inputs)
+        world.free_embeds(queue, inputs)
 
     @rule(pick=picks, num_tokens=st.integers(1, MAX_LOOP), sampler=samplers)
     def loop(self, pick: int, num_tokens: int, sampler: SamplerSpec) -> None:
         """Pie's low-level loop, issued at once: each step runs the token before anyone saw it."""
-        lane, world = self.lane(pick), self.world
-        if not lane.embeds:
+        queue, world = self.queue(pick), self.world
+        if not queue.embeds:
             return
-        last: EmbedId = lane.embeds[-1]
-        context = self.some_pages(lane.pages, pick)
-        position = lane.next_position(context)
-        pages = world.alloc_pages(lane, self.pages_for(num_tokens))
+        last: EmbedId = queue.embeds[-1]
+        context = self.some_pages(queue.pages, pick)
+        position = queue.next_position(context)
+        pages = world.alloc_pages(queue, self.pages_for(num_tokens))
         for step in range(num_tokens):
-            slot = TokenSlotId(lane.actor.lanes.index(lane) * MAX_LOOP + step)
+            slot = TokenSlotId(queue.actor.queues.index(queue) * MAX_LOOP + step)
             world.issue(
-                lane,
+                queue,
                 c.Sample(
-                    id=world.command_id(lane),
+                    id=world.command_id(queue),
                     embeds=[last],
                     sampler=sampler,
                     positions=[position + step],
                     token_slots=[slot],
                 ),
             )
-            inputs = world.embed(lane, [0], position + step, token_slots=[slot])
-            last = world.output_embed(lane)
+            inputs = world.embed(queue, [0], position + step, token_slots=[slot])
+            last = world.output_embed(queue)
             world.issue(
-                lane,
+                queue,
                 c.Forward(
-                    id=world.command_id(lane),
+                    id=world.command_id(queue),
                     context=[*context, *pages],
                     inputs=inputs,
                     output=pages,
                     outputs=[last],
                 ),
             )
-            world.free_embeds(lane, inputs)
+            world.free_embeds(queue, inputs)
 
     # -- pages -------------------------------------------------------------------------------------
 
     @rule(pick=picks, bits=st.integers(0, 2**16 - 1))
     def mask_page(self, pick: int, bits: int) -> None:
-        lane = self.lane(pick)
-        if not lane.writable:
+        queue = self.queue(pick)
+        if not queue.writable:
             return
-        page = lane.writable[pick % len(lane.writable)]
-        fill = lane.fill(page)
+        page = queue.writable[pick % len(queue.writable)]
+        fill = queue.fill(page)
         visible = [i >= fill or bool(bits >> i & 1) for i in range(self.page_size)]
         self.world.issue(
-            lane, c.MaskPage(id=self.world.command_id(lane), page=page, visible=visible)
+            queue, c.MaskPage(id=self.world.command_id(queue), page=page, visible=visible)
         )
 
     @rule(pick=picks, fill=st.integers(0, 15))
     def truncate_page(self, pick: int, fill: int) -> None:
-        lane = self.lane(pick)
-        if not lane.writable:
+        queue = self.queue(pick)
+        if not queue.writable:
             return
-        page = lane.writable[pick % len(lane.writable)]
+        page = queue.writable[pick % len(queue.writable)]
         self.world.issue(
-            lane,
+            queue,
             c.TruncatePage(
-                id=self.world.command_id(lane), page=page, fill=min(fill, lane.fill(page))
+                id=self.world.command_id(queue), page=page, fill=min(fill, queue.fill(page))
             ),
         )
 
     @rule(pick=picks, source_offset=st.integers(0, 15), target_offset=st.integers(0, 15))
     def copy_page(self, pick: int, source_offset: int, target_offset: int) -> None:
-        lane = self.lane(pick)
-        if not lane.writable:
+        queue = self.queue(pick)
+        if not queue.writable:
             return
-        source = lane.pages[pick % len(lane.pages)]
-        target = lane.writable[pick // 7 % len(lane.writable)]
-        target_offset = min(target_offset, lane.fill(target))
-        num_slots = min(lane.fill(source) - source_offset, self.page_size - target_offset)
+        source = queue.pages[pick % len(queue.pages)]
+        target = queue.writable[pick // 7 % len(queue.writable)]
+        target_offset = min(target_offset, queue.fill(target))
+        num_slots = min(queue.fill(source) - source_offset, self.page_size - target_offset)
         if source == target or num_slots < 1:
             return
         self.world.issue(
-            lane,
+            queue,
             c.CopyPage(
-                id=self.world.command_id(lane),
+                id=self.world.command_id(queue),
                 source=source,
                 source_offset=source_offset,
                 target=target,
@@ -143,72 +143,72 @@ class ControlMachine(ProgramsMachine):
 
     @rule(pick=picks, shift=st.integers(-40, 40))
     def reposition_page(self, pick: int, shift: int) -> None:
-        lane = self.lane(pick)
-        if not lane.writable:
+        queue = self.queue(pick)
+        if not queue.writable:
             return
-        page = lane.writable[pick % len(lane.writable)]
-        first = min((slot.position for slot in lane.reference.pages[page].slots), default=0)
+        page = queue.writable[pick % len(queue.writable)]
+        first = min((slot.position for slot in queue.reference.pages[page].slots), default=0)
         self.world.issue(
-            lane,
-            c.RepositionPage(id=self.world.command_id(lane), page=page, shift=max(shift, -first)),
+            queue,
+            c.RepositionPage(id=self.world.command_id(queue), page=page, shift=max(shift, -first)),
         )
 
     @rule(pick=picks)
     def free_pages(self, pick: int) -> None:
-        lane = self.lane(pick)
-        pages = self.some_pages(lane.pages, pick, 8)
-        lane.pages = [page for page in lane.pages if page not in pages]
-        self.world.issue(lane, c.DeallocPages(id=self.world.command_id(lane), pages=pages))
+        queue = self.queue(pick)
+        pages = self.some_pages(queue.pages, pick, 8)
+        queue.pages = [page for page in queue.pages if page not in pages]
+        self.world.issue(queue, c.DeallocPages(id=self.world.command_id(queue), pages=pages))
 
     @rule(pick=picks)
     def fork_queue(self, pick: int) -> None:
         """Another queue goes on behind pages of this one, in order through ``after``."""
-        lane, world = self.lane(pick), self.world
-        if lane.last_command is None or len(lane.actor.lanes) >= 4:
+        queue, world = self.queue(pick), self.world
+        if queue.last_command is None or len(queue.actor.queues) >= 4:
             return
-        context = self.some_pages(lane.pages, pick, 5)
-        fork = world.create_lane(lane.actor)
-        lane.sealed.update(context)
+        context = self.some_pages(queue.pages, pick, 5)
+        fork = world.create_queue(queue.actor)
+        queue.sealed.update(context)
         for page in context:
-            fork.reference.pages[page] = lane.reference.pages[page]
+            fork.reference.pages[page] = queue.reference.pages[page]
         pages = world.alloc_pages(fork, self.pages_for(9))
         world.issue(
             fork,
             c.Decode(
                 id=world.command_id(fork),
-                after=(lane.last_command,),
+                after=(queue.last_command,),
                 context=context,
                 output=pages,
                 tokens=TEXTS[2],
-                position=lane.next_position(context),
+                position=queue.next_position(context),
                 sampler=SamplerSpec(),
                 stop=StopSpec(max_tokens=4),
             ),
         )
-        fork.parents.append(lane)
+        fork.parents.append(queue)
 
     # -- sharing -----------------------------------------------------------------------------------
 
     @rule(pick=picks)
     def export_pages(self, pick: int) -> None:
-        lane, world = self.lane(pick), self.world
-        pages = self.some_pages(lane.pages, pick, 5)
+        queue, world = self.queue(pick), self.world
+        pages = self.some_pages(queue.pages, pick, 5)
         command = c.ExportPages(
-            id=world.command_id(lane),
+            id=world.command_id(queue),
             pages=pages,
-            name=f"e{lane.actor.program}.{pick}",
+            name=f"e{queue.actor.program}.{pick}",
             tokens=list(range(1, pick % 3)) if pick % 2 else None,
         )
-        exports = world.exports.setdefault(lane.actor.tenant, {})
+        exports = world.exports.setdefault(queue.actor.tenant, {})
         if command.name in exports:
             return
-        (outcome,) = world.issue(lane, command)
-        exports[command.name] = (outcome, lane)
+        (outcome,) = world.issue(queue, command)
+        exports[command.name] = (outcome, queue)
 
     @rule(pick=picks)
     def import_pages(self, pick: int) -> None:
-        lane, world = self.lane(pick), self.world
-        exports = world.exports.get(lane.actor.tenant, {})
+        queue, world = self.queue(pick), self.world
+        exports = world.exports.get(queue.actor.tenant, {})
         done = {
             name: owner for name, (outcome, owner) in exports.items() if outcome.status == "done"
         }
@@ -216,75 +216,75 @@ class ControlMachine(ProgramsMachine):
             return
         name = sorted(done)[pick % len(done)]
         if not done[name].actor.alive or self.num_engines > 1:
-            world.disturb(lane)  # it may have gone, because memory was needed, or be elsewhere
-        lane.reference.exports[name] = done[name].reference.exports[name]
-        num_pages = len(lane.reference.exports[name].pages)
-        pages = [PageId(next(lane.actor.ids)) for _ in range(num_pages)]
-        world.issue(lane, c.ImportPages(id=world.command_id(lane), name=name, pages=pages))
-        lane.pages += pages
+            world.disturb(queue)  # it may have gone, because memory was needed, or be elsewhere
+        queue.reference.exports[name] = done[name].reference.exports[name]
+        num_pages = len(queue.reference.exports[name].pages)
+        pages = [PageId(next(queue.actor.ids)) for _ in range(num_pages)]
+        world.issue(queue, c.ImportPages(id=world.command_id(queue), name=name, pages=pages))
+        queue.pages += pages
 
     @rule(pick=picks, text=texts, more=st.integers(0, 6))
     def import_prefix(self, pick: int, text: list[int], more: int) -> None:
-        lane, world = self.lane(pick), self.world
+        queue, world = self.queue(pick), self.world
         tokens = text + text[:more]
-        pages = [PageId(next(lane.actor.ids)) for _ in range(len(tokens) // self.page_size)]
-        command = c.ImportPrefix(id=world.command_id(lane), tokens=tokens, pages=pages)
-        (outcome,) = world.harness.issue(lane.actor.program, lane.queue, command)
+        pages = [PageId(next(queue.actor.ids)) for _ in range(len(tokens) // self.page_size)]
+        command = c.ImportPrefix(id=world.command_id(queue), tokens=tokens, pages=pages)
+        (outcome,) = world.harness.issue(queue.actor.program, queue.id, command)
         world.run_until_ended(outcome)
         world.check()
         if outcome.status != "done":
-            world.accept_failure(lane, outcome)
+            world.accept_failure(queue, outcome)
             return
         assert isinstance(outcome.reply, c.Imported)
         found = outcome.reply.num_tokens
         assert found < len(tokens)
-        assert outcome.reply == lane.reference.apply_prefix(command, found)
-        lane.pages += pages[: found // self.page_size]
+        assert outcome.reply == queue.reference.apply_prefix(command, found)
+        queue.pages += pages[: found // self.page_size]
 
     # -- disturbance -------------------------------------------------------------------------------
 
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
-        lane = self.lane(pick)
-        pending = [e.outcome for e in lane.expected if e.outcome.status == "pending"]
+        queue = self.queue(pick)
+        pending = [e.outcome for e in queue.expected if e.outcome.status == "pending"]
         if pending:
-            self.world.cancel(lane, pending[pick % len(pending)].command.id)
+            self.world.cancel(queue, pending[pick % len(pending)].command.id)
 
     @rule(pick=picks)
     def reset_queue(self, pick: int) -> None:
-        self.world.reset(self.lane(pick))
+        self.world.reset(self.queue(pick))
 
     @rule(pick=picks)
     def close_queue(self, pick: int) -> None:
-        self.world.close(self.lane(pick))
+        self.world.close(self.queue(pick))
 
     @rule(pick=picks, kind=st.integers(0, 3))
     def bad_command(self, pick: int, kind: int) -> None:
         """Refused, and nobody else notices: its queue is as it was after a reset."""
-        lane, world = self.lane(pick), self.world
-        if any(e.outcome.status == "pending" for e in lane.expected):
+        queue, world = self.queue(pick), self.world
+        if any(e.outcome.status == "pending" for e in queue.expected):
             return
-        stranger, command_id = PageId(999_999), world.command_id(lane)
+        stranger, command_id = PageId(999_999), world.command_id(queue)
         command = (
             c.DeallocPages(id=command_id, pages=[stranger]),
             c.AllocPages(id=command_id, pages=[PageId(5), PageId(5)]),
             c.ImportPages(id=command_id, name="no such export", pages=[]),
             c.Decode(
-                id=command_id, context=[], output=lane.pages[:1], tokens=[10_000], position=0,
+                id=command_id, context=[], output=queue.pages[:1], tokens=[10_000], position=0,
                 sampler=SamplerSpec(), stop=StopSpec(max_tokens=1),
             ),
         )[kind]  # fmt: skip
-        (outcome,) = world.harness.issue(lane.actor.program, lane.queue, command)
+        (outcome,) = world.harness.issue(queue.actor.program, queue.id, command)
         world.run_until_ended(outcome)
         assert outcome.status == "failed", outcome
         (behind,) = world.harness.issue(
-            lane.actor.program, lane.queue, c.AllocPages(id=world.command_id(lane), pages=[])
+            queue.actor.program, queue.id, c.AllocPages(id=world.command_id(queue), pages=[])
         )
         world.run_until_ended(behind)
         assert behind.error is not None
         assert behind.error.code == "queue_poisoned"
-        world.reset(lane)
-        lane.may_fail = False
+        world.reset(queue)
+        queue.may_fail = False
 
 
 class EngineLossMachine(ControlMachine):
@@ -293,7 +293,7 @@ class EngineLossMachine(ControlMachine):
     @rule()
     def lose_engine(self) -> None:
         world = self.world
-        world.disturb(*(lane for actor in world.actors for lane in actor.lanes))
+        world.disturb(*(queue for actor in world.actors for queue in actor.queues))
         world.harness.lose_engine(ENGINE)
         world.harness.start_engine(ENGINE, world.make_engine())
 
@@ -309,7 +309,7 @@ class ReplicasMachine(ControlMachine):
         world = self.world
         up = list(world.harness.engines)
         if up:
-            world.disturb(*(lane for actor in world.actors for lane in actor.lanes))
+            world.disturb(*(queue for actor in world.actors for queue in actor.queues))
             world.harness.lose_engine(up[pick % len(up)])
 
     @rule(pick=picks)

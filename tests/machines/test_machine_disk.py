@@ -7,7 +7,7 @@ import sys
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from machines_world import ENGINE, Lane, World
+from machines_world import ENGINE, TrackedQueue, World
 
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
@@ -46,26 +46,26 @@ class TiersMachine(RuleBasedStateMachine):
     def begin(self, pick: int, is_opaque: bool) -> None:
         """A new program; at most six live."""
         if sum(actor.alive for actor in self.world.actors) < 6:
-            lane = self.world.start_program(("red", "blue")[pick % 2]).lanes[0]
-            self.say(lane, FILL // 2 + pick % 4, OPAQUE_AT if is_opaque else 0, FILL)
+            queue = self.world.start_program(("red", "blue")[pick % 2]).queues[0]
+            self.say(queue, FILL // 2 + pick % 4, OPAQUE_AT if is_opaque else 0, FILL)
 
     @rule(pick=picks, num_tokens=st.integers(1, 3))
     def go_on(self, pick: int, num_tokens: int) -> None:
-        lanes = [lane for lane in self.world.lanes() if not lane.is_unknown and lane.pages]
-        if lanes:
-            lane = lanes[pick % len(lanes)]
-            if sum(lane.fill(page) for page in lane.pages) + num_tokens + 2 <= 2 * NUM_BLOCKS - 2:
-                self.say(lane, num_tokens, lane.next_position(lane.pages), num_tokens + 2)
+        queues = [queue for queue in self.world.queues() if not queue.is_unknown and queue.pages]
+        if queues:
+            queue = queues[pick % len(queues)]
+            if sum(queue.fill(page) for page in queue.pages) + num_tokens + 2 <= 2 * NUM_BLOCKS - 2:
+                self.say(queue, num_tokens, queue.next_position(queue.pages), num_tokens + 2)
 
-    def say(self, lane: Lane, num_tokens: int, position: int, num_slots: int) -> None:
-        world, context = self.world, list(lane.pages)
-        output = [page for page in lane.pages if lane.fill(page) < PAGE_SIZE]
-        output += world.alloc_pages(lane, -(-num_slots // PAGE_SIZE))
-        tokens = [lane.actor.program + position + index for index in range(num_tokens)]
+    def say(self, queue: TrackedQueue, num_tokens: int, position: int, num_slots: int) -> None:
+        world, context = self.world, list(queue.pages)
+        output = [page for page in queue.pages if queue.fill(page) < PAGE_SIZE]
+        output += world.alloc_pages(queue, -(-num_slots // PAGE_SIZE))
+        tokens = [queue.actor.program + position + index for index in range(num_tokens)]
         world.issue(
-            lane,
+            queue,
             c.Decode(
-                id=world.command_id(lane),
+                id=world.command_id(queue),
                 context=context,
                 output=output,
                 tokens=tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from machines_programs import SLOTS
-from machines_world import ENGINE, Lane, World
+from machines_world import ENGINE, TrackedQueue, World
 from test_machine_control import EngineLossMachine
 
 from benchmarks.pie.dispatch_policies import Eager
@@ -18,7 +18,7 @@ from quire.testing import CommandOutcome, FakeEngine
 
 def decode(
     world: World,
-    lane: Lane,
+    queue: TrackedQueue,
     output: list[PageId],
     *,
     context: list[PageId] | None = None,
@@ -27,9 +27,9 @@ def decode(
     max_tokens: int = 4,
 ) -> CommandOutcome:
     (outcome,) = world.issue(
-        lane,
+        queue,
         c.Decode(
-            id=world.command_id(lane),
+            id=world.command_id(queue),
             after=() if after is None else (after.command.id,),
             context=context or [],
             output=output,
@@ -48,52 +48,52 @@ def world() -> World:
 
 
 def test_closing_a_queue_in_flight_keeps_the_books(world: World) -> None:
-    lane = world.start_program().lanes[0]
-    outcome = decode(world, lane, world.alloc_pages(lane, 4))
+    queue = world.start_program().queues[0]
+    outcome = decode(world, queue, world.alloc_pages(queue, 4))
     assert world.harness.num_in_flight(ENGINE)
-    world.close(lane)
+    world.close(queue)
     world.finish()
     assert outcome.status == "cancelled"
 
 
 def test_token_slots_without_tokens(world: World) -> None:
     """``tokens`` says nothing where ``token_slots`` does: it may be left empty."""
-    lane = world.start_program().lanes[0]
-    inputs = world.embed(lane, list(b"ab"), 0)
-    last, slot = world.output_embed(lane), TokenSlotId(1)
+    queue = world.start_program().queues[0]
+    inputs = world.embed(queue, list(b"ab"), 0)
+    last, slot = world.output_embed(queue), TokenSlotId(1)
     world.issue(
-        lane,
-        c.Forward(id=world.command_id(lane), context=[], inputs=inputs, output=[], outputs=[last]),
+        queue,
+        c.Forward(id=world.command_id(queue), context=[], inputs=inputs, output=[], outputs=[last]),
         c.Sample(
-            id=world.command_id(lane),
+            id=world.command_id(queue),
             embeds=[last],
             sampler=SamplerSpec(),
             positions=[2],
             token_slots=[slot],
         ),
     )
-    world.embed(lane, [], 2, token_slots=[slot])
+    world.embed(queue, [], 2, token_slots=[slot])
     world.finish()
 
 
 @pytest.mark.parametrize("end", ["cancel", "reset", "close"])
 def test_a_cancelled_dependency_is_never_done(world: World, end: str) -> None:
     actor = world.start_program()
-    lane, fork = actor.lanes[0], world.create_lane(actor)
-    pages = world.alloc_pages(lane, 4)
-    first = decode(world, lane, pages)
-    fork.parents.append(lane)
+    queue, fork = actor.queues[0], world.create_queue(actor)
+    pages = world.alloc_pages(queue, 4)
+    first = decode(world, queue, pages)
+    fork.parents.append(queue)
     for page in pages[:2]:
-        fork.reference.pages[page] = lane.reference.pages[page]
+        fork.reference.pages[page] = queue.reference.pages[page]
     second = decode(
         world, fork, world.alloc_pages(fork, 4), context=pages[:2], after=first, position=4
     )
     if end == "cancel":
-        world.cancel(lane, first.command.id)
+        world.cancel(queue, first.command.id)
     elif end == "reset":
-        world.reset(lane)
+        world.reset(queue)
     else:
-        world.close(lane)
+        world.close(queue)
     world.finish()
     assert (first.status, second.status) == ("cancelled", "failed")
     assert second.error is not None
@@ -102,16 +102,17 @@ def test_a_cancelled_dependency_is_never_done(world: World, end: str) -> None:
 
 def test_copies_of_one_message_have_one_order(world: World) -> None:
     """A copy over a slot that copy-on-write has just filled is an operation behind it."""
-    lane = world.start_program().lanes[0]
-    first, second = world.alloc_pages(lane, 2)
-    decode(world, lane, [first, second], max_tokens=0)
+    queue = world.start_program().queues[0]
+    first, second = world.alloc_pages(queue, 2)
+    decode(world, queue, [first, second], max_tokens=0)
     world.issue(
-        lane, c.ExportPages(id=world.command_id(lane), pages=[first], name="keeps the block shared")
+        queue,
+        c.ExportPages(id=world.command_id(queue), pages=[first], name="keeps the block shared"),
     )
     world.issue(
-        lane,
+        queue,
         c.CopyPage(
-            id=world.command_id(lane),
+            id=world.command_id(queue),
             source=second,
             source_offset=0,
             target=first,
@@ -119,7 +120,7 @@ def test_copies_of_one_message_have_one_order(world: World) -> None:
             num_slots=1,
         ),
     )
-    decode(world, lane, world.alloc_pages(lane, 4), context=[first], position=9)
+    decode(world, queue, world.alloc_pages(queue, 4), context=[first], position=9)
     world.harness.run_until_idle(100)
     copies = [
         operation
@@ -134,27 +135,27 @@ def test_copies_of_one_message_have_one_order(world: World) -> None:
 @pytest.mark.parametrize("num_steps", range(6))
 def test_losing_the_engine_leaves_nothing_waiting(world: World, num_steps: int) -> None:
     actor = world.start_program()
-    lane, fork = actor.lanes[0], world.create_lane(actor)
-    pages = world.alloc_pages(lane, 4)
-    first = decode(world, lane, pages)
-    fork.parents.append(lane)
+    queue, fork = actor.queues[0], world.create_queue(actor)
+    pages = world.alloc_pages(queue, 4)
+    first = decode(world, queue, pages)
+    fork.parents.append(queue)
     for page in pages[:2]:
-        fork.reference.pages[page] = lane.reference.pages[page]
+        fork.reference.pages[page] = queue.reference.pages[page]
     decode(world, fork, world.alloc_pages(fork, 4), context=pages[:2], after=first, position=4)
     for _ in range(num_steps):
         world.harness.step()
-    world.disturb(lane, fork)
+    world.disturb(queue, fork)
     world.harness.lose_engine(ENGINE)
     world.harness.start_engine(ENGINE, FakeEngine(world.pool))
     world.finish()
 
 
 def test_an_unwritten_embed_is_refused(world: World) -> None:
-    lane = world.start_program().lanes[0]
+    queue = world.start_program().queues[0]
     embed = EmbedId(77)
-    alloc = c.AllocEmbeds(id=world.command_id(lane), embeds=[embed])
-    dist = c.GetNextDist(id=world.command_id(lane), embeds=[embed])
-    _, outcome = world.harness.issue(lane.actor.program, lane.queue, alloc, dist)
+    alloc = c.AllocEmbeds(id=world.command_id(queue), embeds=[embed])
+    dist = c.GetNextDist(id=world.command_id(queue), embeds=[embed])
+    _, outcome = world.harness.issue(queue.actor.program, queue.id, alloc, dist)
     world.run_until_ended(outcome)
     assert outcome.status == "failed"
 
@@ -166,10 +167,10 @@ def test_opaque_pages_in_full_tiers_do_not_wedge(num_programs: int) -> None:
     world.tolerated = frozenset({"pool_exhausted"})
     outcomes = []
     for _ in range(num_programs):
-        lane = world.start_program().lanes[0]
-        pages = world.alloc_pages(lane, 20)
+        queue = world.start_program().queues[0]
+        pages = world.alloc_pages(queue, 20)
         # From position 5 on nothing is canonical.
-        outcomes.append(decode(world, lane, pages, position=5, max_tokens=16))
+        outcomes.append(decode(world, queue, pages, position=5, max_tokens=16))
     world.harness.run_until_idle(4000)
     assert not world.harness.pending()
     assert outcomes[0].status == "done"
@@ -184,26 +185,26 @@ def test_idle_opaque_pages_in_full_tiers_do_not_wedge(num_held: int, grow: bool)
     """An idle program holds everything and nothing can move: the one that runs is refused."""
     world = World(page_size=1, num_blocks=26, num_host_blocks=3)
     world.tolerated = frozenset({"pool_exhausted"})
-    idle = world.start_program().lanes[0]
+    idle = world.start_program().queues[0]
     pages = world.alloc_pages(idle, num_held)
     held = decode(world, idle, pages, position=5, max_tokens=num_held - 3)
     world.run_until_ended(held)
     assert held.status == "done"
-    lane = world.start_program().lanes[0]
-    outcome = decode(world, lane, world.alloc_pages(lane, 20), max_tokens=16 if grow else 1)
+    queue = world.start_program().queues[0]
+    outcome = decode(world, queue, world.alloc_pages(queue, 20), max_tokens=16 if grow else 1)
     world.harness.run_until_idle(4000)
     assert outcome.status != "pending"
     assert outcome.error is None or outcome.error.retriable
     world.finish()
 
 
-def fill(world: World, lane: Lane, text: bytes, position: int = 0) -> list[PageId]:
+def fill(world: World, queue: TrackedQueue, text: bytes, position: int = 0) -> list[PageId]:
     """Pages full of ``text``; from another position than 0 on they are opaque."""
-    pages = world.alloc_pages(lane, len(text) // world.pool.page_size)
+    pages = world.alloc_pages(queue, len(text) // world.pool.page_size)
     (outcome,) = world.issue(
-        lane,
+        queue,
         c.Decode(
-            id=world.command_id(lane),
+            id=world.command_id(queue),
             context=[],
             output=pages,
             tokens=list(text),
@@ -229,11 +230,11 @@ def tiny_world(num_blocks: int, max_batch_tokens: int = 64) -> World:
 def test_lost_pages_of_one_command_do_not_take_turns() -> None:
     """It names two pages that cannot both be there: computing either again drops neither."""
     world = tiny_world(6)
-    lane = world.start_program().lanes[0]
-    first, second = fill(world, lane, b"abcd"), fill(world, lane, b"efgh")
-    fill(world, lane, bytes(range(20)), position=5)
+    queue = world.start_program().queues[0]
+    first, second = fill(world, queue, b"abcd"), fill(world, queue, b"efgh")
+    fill(world, queue, bytes(range(20)), position=5)
     outcome = decode(
-        world, lane, world.alloc_pages(lane, 1), context=first + second, position=8, max_tokens=0
+        world, queue, world.alloc_pages(queue, 1), context=first + second, position=8, max_tokens=0
     )
     world.run_until_ended(outcome)
     assert outcome.error is not None
@@ -244,13 +245,13 @@ def test_lost_pages_of_one_command_do_not_take_turns() -> None:
 def test_a_deep_chain_may_drop_shallow_pages_of_its_command() -> None:
     """Its four pages and the two others never fit at once, but those that are named do."""
     world = tiny_world(6)
-    lane = world.start_program().lanes[0]
-    chain = fill(world, lane, b"abcdefghijklmnop")
-    others = [*fill(world, lane, b"qrst"), *fill(world, lane, b"uvwx")]
-    opaque = fill(world, lane, bytes(range(24)), position=5)
-    world.issue(lane, c.DeallocPages(id=world.command_id(lane), pages=opaque[1:]))
+    queue = world.start_program().queues[0]
+    chain = fill(world, queue, b"abcdefghijklmnop")
+    others = [*fill(world, queue, b"qrst"), *fill(world, queue, b"uvwx")]
+    opaque = fill(world, queue, bytes(range(24)), position=5)
+    world.issue(queue, c.DeallocPages(id=world.command_id(queue), pages=opaque[1:]))
     outcomes = [
-        decode(world, lane, world.alloc_pages(lane, 1), context=named, position=24, max_tokens=0)
+        decode(world, queue, world.alloc_pages(queue, 1), context=named, position=24, max_tokens=0)
         for named in (others, [chain[3], *others])
     ]
     world.finish()
@@ -260,7 +261,7 @@ def test_a_deep_chain_may_drop_shallow_pages_of_its_command() -> None:
 def test_the_oldest_claims_what_is_being_computed_again() -> None:
     """A chain half way through finds no room, and holds blocks that are no page's."""
     world = tiny_world(9, max_batch_tokens=4)
-    old, young = world.start_program().lanes[0], world.start_program().lanes[0]
+    old, young = world.start_program().queues[0], world.start_program().queues[0]
     chain = fill(world, young, b"abcdefghijklmnopqrstuvwx")
     opaque = fill(world, young, bytes(range(36)), position=5)
     world.issue(young, c.DeallocPages(id=world.command_id(young), pages=opaque))
@@ -280,13 +281,13 @@ def test_what_is_computed_again_is_not_copied_before_it_is_there(num_steps: int)
     """Operations of a message run before its rows, the one that computes their source included."""
     world = tiny_world(8, max_batch_tokens=4)
     actor = world.start_program()
-    lane, fork = actor.lanes[0], world.create_lane(actor)
-    chain = fill(world, lane, b"abcdefgh")
-    opaque = fill(world, lane, bytes(range(32)), position=5)
-    world.issue(lane, c.DeallocPages(id=world.command_id(lane), pages=opaque))
-    decode(world, lane, world.alloc_pages(lane, 1), context=chain, position=8, max_tokens=0)
+    queue, fork = actor.queues[0], world.create_queue(actor)
+    chain = fill(world, queue, b"abcdefgh")
+    opaque = fill(world, queue, bytes(range(32)), position=5)
+    world.issue(queue, c.DeallocPages(id=world.command_id(queue), pages=opaque))
+    decode(world, queue, world.alloc_pages(queue, 1), context=chain, position=8, max_tokens=0)
     (target,) = world.alloc_pages(fork, 1)
-    fork.reference.pages[chain[1]] = lane.reference.pages[chain[1]]
+    fork.reference.pages[chain[1]] = queue.reference.pages[chain[1]]
     for _ in range(num_steps):
         world.harness.step()
     copy = c.CopyPage(

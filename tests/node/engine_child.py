@@ -42,7 +42,7 @@ class TalkingEngine(FakeEngine):
 
 class CrashingEngine(FakeEngine):
     def execute(self, batch):  # type: ignore[no-untyped-def]
-        if batch.step >= 2:
+        if batch.serial >= 2:
             raise EngineFault("the fake engine was told to crash")
         return super().execute(batch)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, SetTimer, Terminate
+from quire.core.actions import Action, Deliver, Dispatch, Fail, ReplyValue, SetTimer, Terminate
 from quire.core.batch import Batch
 from quire.core.calls import CreateQueue
 from quire.core.commands import Sampled
@@ -48,7 +48,7 @@ class Sink:
         self.got: list[object] = []
         self._more = asyncio.Event()
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         self._add((command, reply, last))
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
@@ -154,7 +154,7 @@ async def test_a_sink_that_raises_costs_no_other_reply(rig: Rig) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
 
     class Broken(Sink):
-        def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+        def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
             raise RuntimeError("a bug of the sink")
 
     broken = ProgramId(9)
@@ -186,7 +186,7 @@ async def test_a_terminated_or_ended_program_gets_nothing_more(rig: Rig) -> None
 async def test_batches_go_to_their_engine_and_stale_results_go_nowhere(rig: Rig) -> None:
     sent: list[Batch] = []
     engine, info = EngineId("e"), FakeEngine().info
-    batch = Batch(step=1)
+    batch = Batch(serial=1)
 
     def script(event: Event) -> list[Action]:
         return [Dispatch(engine=engine, batch=batch)] if isinstance(event, Tick) else []
@@ -194,20 +194,20 @@ async def test_batches_go_to_their_engine_and_stale_results_go_nowhere(rig: Rig)
     rig.controller.script = script
     await rig.on_control(lambda: rig.control.engine_up(engine, ModelId("m"), info, sent.append))
     rig.control.post(lambda t: Tick(time_s=t))
-    result = FakeEngine().execute(Batch(step=1))
+    result = FakeEngine().execute(Batch(serial=1))
     await rig.on_control(lambda: rig.control.engine_answered(engine, result))
     await rig.on_control(lambda: rig.control.engine_down(engine, ERROR))
     await rig.on_control(lambda: rig.control.engine_answered(engine, result))
     assert sent == [batch]
     kinds = [type(event).__name__ for event in rig.controller.events]
-    assert kinds == ["EngineUp", "Tick", "StepCompleted", "EngineDown"]
+    assert kinds == ["EngineUp", "Tick", "BatchCompleted", "EngineDown"]
 
 
 async def test_what_is_posted_as_an_engine_goes_down_is_lost_with_it(rig: Rig) -> None:
     """The controller learns of the loss behind what is in the inbox, and may send until then."""
     sent: list[Batch] = []
     engine, info = EngineId("e"), FakeEngine().info
-    batch = Batch(step=1)
+    batch = Batch(serial=1)
 
     def script(event: Event) -> list[Action]:
         return [Dispatch(engine=engine, batch=batch)] if isinstance(event, Tick) else []

@@ -49,7 +49,7 @@ class EngineProcess:
         self.info = await self.transport.start(self._answers.put_nowait, self.lost.set_result)
 
     async def operate(self, *operations: Any) -> None:
-        self.transport.send(Batch(step=self._step, operations=list(operations)))
+        self.transport.send(Batch(serial=self._step, operations=list(operations)))
         self._step += 1
         result = await self.answer()
         assert isinstance(result, BatchResult)

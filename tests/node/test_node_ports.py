@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from quire.core import commands as c
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import (
     Cancel,
     CloseQueue,
@@ -109,7 +109,7 @@ class Sink:
     def __init__(self) -> None:
         self.got: list[object] = []
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         self.got.append((command, reply))
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:

@@ -123,7 +123,7 @@ async def test_what_another_tenant_has_is_out_of_reach(
     source = f"""
 @inferlet("thief", topics=["*"], stores=["*"])
 async def thief(api):
-    call = lambda name, arguments: api.issuer.call(name, **arguments)
+    call = lambda name, arguments: api.issuer.ask(name, **arguments)
 {indent(dedent(body), "    ")}
 """
     thief = node.launch(await node.inspect(program(source)), tenant=TENANT)

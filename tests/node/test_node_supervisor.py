@@ -51,7 +51,7 @@ class Control:
 
     def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
         assert isinstance(answer, BatchResult)
-        self._tell(answer.step)
+        self._tell(answer.serial)
 
     def _tell(self, what: object) -> None:
         self.told.append(what)
@@ -166,7 +166,7 @@ async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
     await rig.supervisor.wait_ready()
     assert rig.supervisor.health.state is EngineReadiness.READY
     rig.transports[0].lose("killed")
-    rig.transports[0].on_answer(BatchResult(step=9, elapsed_s=0.0))  # too late to count
+    rig.transports[0].on_answer(BatchResult(serial=9, elapsed_s=0.0))  # too late to count
     told = await rig.control.want(3)
     assert told == ["up", EngineLost("engine e#0 is lost: killed").record(), "up"]
     assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (
@@ -227,7 +227,7 @@ async def test_results_reach_control(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
     await rig.supervisor.start()
     await rig.supervisor.wait_ready()
-    rig.transports[0].on_answer(BatchResult(step=4, elapsed_s=0.0))
+    rig.transports[0].on_answer(BatchResult(serial=4, elapsed_s=0.0))
     assert await rig.control.want(2) == ["up", 4]
 
 

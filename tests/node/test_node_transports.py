@@ -52,7 +52,7 @@ def prefill(step: int, *tokens: int) -> Batch:
     """Run ``tokens`` without keeping them; the distribution after the last one."""
     n = len(tokens)
     return Batch(
-        step=step,
+        serial=step,
         embeds=EmbedRows(tokens=i32(*tokens), embeds=i32(*range(n))),
         forward=ForwardRows(
             row_starts=i32(0, n),
@@ -99,7 +99,7 @@ async def test_batches_are_executed_in_order_as_by_the_engine_itself(
             transport.send(batch)
         for batch in batches:
             result, expected = await listener.results.get(), reference.execute(batch)
-            assert result.step == batch.step
+            assert result.serial == batch.serial
             np.testing.assert_array_equal(result.dist_ids, expected.dist_ids)
             np.testing.assert_array_equal(result.dist_probs, expected.dist_probs)
     finally:
@@ -117,7 +117,7 @@ async def test_an_engine_speaks_without_being_asked(where: str) -> None:
     try:
         assert await listener.results.get() == SendEnded(send=7, num_bytes=3)
         transport.send(prefill(1, 3))
-        assert (await listener.results.get()).step == 1
+        assert (await listener.results.get()).serial == 1
     finally:
         await transport.close()
     assert not listener.lost.done()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import AskService, Cancel, Issue, QueueCall, ResetQueue
 from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
@@ -107,7 +107,7 @@ class ScriptedPort:
         elif answer is not self.HOLD:
             self.reply(command.id, answer)  # type: ignore[arg-type]
 
-    def reply(self, command: CommandId, reply: Reply, last: bool = True) -> None:
+    def reply(self, command: CommandId, reply: ReplyValue, last: bool = True) -> None:
         self.loop.call_soon_threadsafe(self.sink.on_reply, command, reply, last)
 
     def fail(self, command: CommandId, error: ErrorRecord | None = None) -> None:

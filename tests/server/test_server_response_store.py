@@ -223,7 +223,7 @@ def test_one_that_ran_for_longer_than_the_unused_stay_is_kept_with_its_pages(
     assert is_there(store, made)
     assert not made.kept.released
     store.delete(TENANT, made.id)
-    assert store._shelves[TENANT].num_bytes == 0
+    assert store._shelves.num_bytes(TENANT) == 0
 
 
 def test_what_runs_is_not_pushed_out(make: Callable[..., ResponseStore], clock: Time) -> None:

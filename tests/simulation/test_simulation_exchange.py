@@ -58,7 +58,7 @@ class Pair:
         computes: np.ndarray | None = None,
     ) -> None:
         forward = None if computes is None else _forward(computes)
-        batch = Batch(step=1, operations=list(operations), forward=forward)
+        batch = Batch(serial=1, operations=list(operations), forward=forward)
         self.network.ran(name, batch, begin_s, end_s)
 
     def run(self) -> list[tuple[float, str, str]]:

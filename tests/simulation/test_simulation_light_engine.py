@@ -52,7 +52,7 @@ def test_samples_and_distributions_have_the_shape_that_was_asked_for() -> None:
     engine = LightEngine(light_pool(num_blocks=4), vocab_size=100)
     result = engine.execute(
         Batch(
-            step=1,
+            serial=1,
             dists=DistRows(embeds=i32(0, 1), top_k=i32(3, 2)),
             samples=SampleRows(
                 embeds=i32(0, 1),
@@ -85,7 +85,7 @@ def test_scores_are_refused_row_by_row() -> None:
         score_targets=i32(-1, 4, -1),
         attention_rows=i32(2),
     )
-    result = engine.execute(Batch(step=1, forward=rows))
+    result = engine.execute(Batch(serial=1, forward=rows))
     assert [failure.index for failure in result.failures] == [1, 2]
     assert all("no log probabilities" in failure.error.message for failure in result.failures)
 
@@ -100,7 +100,7 @@ def test_rows_are_told_alike_whether_they_are_even_or_not() -> None:
     told = []
     for step in range(4):
         result = engine.execute(
-            Batch(step=step, operations=operations if not step else [], advance=rows)
+            Batch(serial=step, operations=operations if not step else [], advance=rows)
         )
         assert result.sequences is not None
         assert result.sequences.sequences.tolist() == [1, 2]
@@ -117,8 +117,8 @@ def test_rows_are_told_alike_whether_they_are_even_or_not() -> None:
         ([0, 0, 0], [0, 0]),
     ]
     fewer = AdvanceRows(sequences=rows.sequences, epochs=i32(11, 99), max_steps=rows.max_steps)
-    engine.execute(Batch(step=4, operations=[opened(2, 99, max_tokens=9)]))
-    after = engine.execute(Batch(step=5, advance=fewer)).sequences
+    engine.execute(Batch(serial=4, operations=[opened(2, 99, max_tokens=9)]))
+    after = engine.execute(Batch(serial=5, advance=fewer)).sequences
     assert after is not None
     assert after.epochs.tolist() == [11, 99]
     assert after.token_starts.tolist() == [0, 0, 1]
@@ -140,7 +140,7 @@ def opened(sequence: int, epoch: int, max_tokens: int) -> OpenSequence:
 def test_moves_take_time_and_end() -> None:
     engine = LightEngine(light_pool(num_blocks=4), StepCost(message_s=0.0, moved_block_s=0.5))
     swap = SwapOut(transfers=i32(7, 8), blocks=i32(0, 1), host_blocks=i32(0, 1))
-    assert engine.execute(Batch(step=1, operations=[swap])).elapsed_s == 1.0
+    assert engine.execute(Batch(serial=1, operations=[swap])).elapsed_s == 1.0
     ended = engine.transfer()
     assert ended is not None
     assert ended.transfers.tolist() == [7, 8]
@@ -153,7 +153,7 @@ def test_the_disk_has_a_time_of_its_own_and_ends_one_direction_at_a_time() -> No
     swap = SwapOut(transfers=i32(7), blocks=i32(0), host_blocks=i32(0))
     write = WriteDisk(transfers=i32(8, 9), tier="host", blocks=i32(1, 2), disk_blocks=i32(0, 1))
     read = ReadDisk(transfers=i32(10), disk_blocks=i32(1), blocks=i32(3))
-    assert engine.execute(Batch(step=1, operations=[swap, write, read])).elapsed_s == 6.5
+    assert engine.execute(Batch(serial=1, operations=[swap, write, read])).elapsed_s == 6.5
     ended = [engine.transfer() for _ in range(3)]
     told = [(one.transfers.tolist(), one.elapsed_s) for one in ended if one is not None]
     assert told == [([7], 0.5), ([8, 9], 4.0), ([10], 2.0)]

@@ -214,7 +214,7 @@ VIOLATIONS: dict[str, Callable[[EngineDriver], object]] = {
     "dropped under its sequence": lambda e: e.execute(operations=[DropTables(tables=[TableId(1)])]),
     "is not open": lambda e: e.execute(operations=[CloseSequences(sequences=[SequenceId(5)])]),
     "the limit is 128": lambda e: e.forward([RowSpec(None, [1] * 129, range(129))]),
-    "arrives where": lambda e: e.engine.execute(Batch(step=40)),
+    "arrives where": lambda e: e.engine.execute(Batch(serial=40)),
     "has tokens already": lambda e: e.execute(**rows(RowSpec(None, [5], [1], sequence=0))),
     "stands twice in one message": lambda e: e.execute(
         advance=AdvanceRows(sequences=ints([0, 0]), epochs=ints([1, 1]), max_steps=ints([1, 1]))
@@ -302,17 +302,17 @@ class TestFailures:
     def test_crash(self) -> None:
         core = FakeEngine()
         core.crash_at(1)
-        core.execute(Batch(step=0))
+        core.execute(Batch(serial=0))
         for step in (1, 2):
-            with pytest.raises(EngineFault, match="injected crash at step 1"):
-                core.execute(Batch(step=step))
+            with pytest.raises(EngineFault, match="injected crash at message 1"):
+                core.execute(Batch(serial=step))
 
     def test_closed(self) -> None:
         core = FakeEngine()
         core.close()
         core.close()
         with pytest.raises(EngineFault, match="closed"):
-            core.execute(Batch(step=0))
+            core.execute(Batch(serial=0))
 
 
 def test_time_is_modelled() -> None:

@@ -8,7 +8,7 @@ from quire.core.actions import Action, Deliver, Dispatch, Fail, SetTimer, Termin
 from quire.core.batch import Batch
 from quire.core.commands import AllocPages, GetNextDist
 from quire.core.errors import ErrorRecord
-from quire.core.events import EngineDown, EngineUp, Event, StepCompleted, Tick
+from quire.core.events import BatchCompleted, EngineDown, EngineUp, Event, Tick
 from quire.core.ids import CommandId, EmbedId, EngineId, PageId, ProgramId, QueueId
 from quire.testing import ControlHarness, FakeEngine, NoProgress, ProtocolViolation, StepTime
 
@@ -45,7 +45,7 @@ def harness(control: ListControl) -> ControlHarness:
 
 
 def dispatch(step: int) -> Dispatch:
-    return Dispatch(engine=ENGINE, batch=Batch(step=step))
+    return Dispatch(engine=ENGINE, batch=Batch(serial=step))
 
 
 def done(command: CommandId) -> Deliver:
@@ -64,8 +64,8 @@ def test_engines_come_up_and_messages_wait(control: ListControl, harness: Contro
     assert harness.now_s == 0.0
     assert harness.step_engine(ENGINE)
     completed = control.events[-1]
-    assert isinstance(completed, StepCompleted)
-    assert (completed.result.step, completed.time_s) == (0, 0.5)
+    assert isinstance(completed, BatchCompleted)
+    assert (completed.result.serial, completed.time_s) == (0, 0.5)
     assert harness.run_until_idle() == 1
     assert not harness.step_engine(ENGINE)
     assert control.num_checks == len(control.events)
@@ -126,7 +126,7 @@ def test_a_crash_becomes_an_engine_down(control: ListControl, harness: ControlHa
     assert harness.step_engine(ENGINE)
     down = control.events[-1]
     assert isinstance(down, EngineDown)
-    assert "injected crash at step 0" in down.error.message
+    assert "injected crash at message 0" in down.error.message
     assert harness.num_in_flight(ENGINE) == 0
     harness.start_engine(ENGINE, FakeEngine())
     assert isinstance(control.events[-1], EngineUp)

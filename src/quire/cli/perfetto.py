@@ -16,9 +16,9 @@ from quire.server.schemas.traces import ProgramTrace, TraceCall, TracedProgram
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One stretch of time on a track; ``lane`` is the track's name. Unix seconds."""
+    """One stretch of time on a track; ``track`` is the name of the track. Unix seconds."""
 
-    lane: str
+    track: str
     name: str
     start: float
     end: float
@@ -134,14 +134,14 @@ def _track_events(
         _metadata("process_name", pid, 0, {"name": title}),
         _metadata("process_sort_index", pid, 0, {"sort_index": pid}),
     ]
-    by_lane: dict[str, list[Slice]] = {}
+    by_track: dict[str, list[Slice]] = {}
     for one in slices:
-        by_lane.setdefault(one.lane, []).append(one)
+        by_track.setdefault(one.track, []).append(one)
     tid = 0
-    for lane, found in by_lane.items():
+    for track, found in by_track.items():
         for number, row in enumerate(_rows(found)):
             tid += 1
-            name = lane if not number else f"{lane} {number + 1}"
+            name = track if not number else f"{track} {number + 1}"
             events.append(_metadata("thread_name", pid, tid, {"name": name}))
             events.append(_metadata("thread_sort_index", pid, tid, {"sort_index": tid}))
             events += [_complete(one, pid, tid, start_s) for one in row]
@@ -169,7 +169,7 @@ def _complete(one: Slice, pid: int, tid: int, start_s: float) -> dict[str, Any]:
     end_us = round((one.end - start_s) * 1e6, 3)
     return {
         "name": one.name,
-        "cat": one.lane,
+        "cat": one.track,
         "ph": "X",
         "ts": start_us,
         "dur": max(0.0, round(end_us - start_us, 3)),

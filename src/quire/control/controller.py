@@ -78,7 +78,7 @@ class Controller:
             e.ProgramEnded: self._program_ended,
             e.Called: self._calls.handle,
             e.BatchEncoded: self._encoding.completed,
-            e.StepCompleted: self._step_completed,
+            e.BatchCompleted: self._batch_completed,
             e.TransfersCompleted: self._transfers_completed,
             e.ExchangeEnded: self._exchange_ended,
             e.Tick: self._tick,
@@ -191,7 +191,7 @@ class Controller:
         self._end_program(program, error.message)
         self._outbox.terminate(program.id, error)
 
-    def _step_completed(self, event: e.StepCompleted) -> None:
+    def _batch_completed(self, event: e.BatchCompleted) -> None:
         scheduler = self._schedulers.get(event.engine)
         if scheduler is not None and scheduler.engine.is_up:
             scheduler.complete(event.result)

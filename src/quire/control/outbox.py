@@ -13,7 +13,7 @@ from quire.core.actions import (
     Fail,
     ProgramClosed,
     QueuePlaced,
-    Reply,
+    ReplyValue,
     SetTimer,
     Terminate,
 )
@@ -36,7 +36,7 @@ class Outbox:
         self._done: list[CommandId] = []
 
     def deliver(
-        self, program: ProgramId, command: CommandId, reply: Reply = None, last: bool = True
+        self, program: ProgramId, command: CommandId, reply: ReplyValue = None, last: bool = True
     ) -> None:
         if type(reply) is Encoded:  # it goes to its own receiver, which expects no other command
             self._add(Deliver(program=program, command=command, reply=reply, last=last))
@@ -53,7 +53,7 @@ class Outbox:
         if self._done:
             self._tell(self._done.pop(), None, True)
 
-    def _tell(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def _tell(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         """Report ``reply`` for ``command``, and that those of ``_done`` are done."""
         done_before: tuple[CommandId, ...] = ()
         if self._done:

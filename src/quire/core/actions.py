@@ -12,7 +12,7 @@ from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId, EngineId, ProgramForm, ProgramId, QueueId
 from quire.core.lease_commands import Leased, Pinned, Sent
 
-Reply = (
+ReplyValue = (
     None
     | DecodeChunk
     | Imported
@@ -49,7 +49,7 @@ class Deliver(ActionBase, frozen=True, kw_only=True):
 
     program: ProgramId
     command: CommandId
-    reply: Reply = None
+    reply: ReplyValue = None
     last: bool = True
     done_before: tuple[CommandId, ...] = ()
 

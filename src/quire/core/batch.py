@@ -1,6 +1,6 @@
-"""The batch message: everything one engine step does, as flat arrays.
+"""The batch message: the work of one engine step or several, as flat arrays.
 
-Control sends one ``Batch`` per step and the engine answers with one ``BatchResult``
+Control sends one ``Batch`` at a time and the engine answers each with one ``BatchResult``
 (``batch_result``). The engine executes messages in order and schedules nothing: its results depend
 on the messages and its memory alone. Within one message the stages run in this order:
 
@@ -343,9 +343,9 @@ class AdvanceRows(msgspec.Struct, kw_only=True):
 
 
 class Batch(msgspec.Struct, kw_only=True, tag=True):
-    """One step's work. ``step`` counts up by one per engine life."""
+    """One batch message. ``serial`` counts up by one per engine life."""
 
-    step: int
+    serial: int
     num_steps: int = 1
     operations: list[BatchOperation] = msgspec.field(default_factory=list)
     embeds: EmbedRows | None = None

@@ -84,7 +84,7 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
     slot, averaged over the query heads. Slots that the row wrote count as new tokens only.
     """
 
-    step: int
+    serial: int
     elapsed_s: float
     num_tokens: int = 0
     sequences: SequenceTokens | None = None

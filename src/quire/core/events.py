@@ -104,7 +104,7 @@ class BatchEncoded(EventBase, frozen=True, kw_only=True):
     result: EncodeResult
 
 
-class StepCompleted(EventBase, frozen=True, kw_only=True):
+class BatchCompleted(EventBase, frozen=True, kw_only=True):
     engine: EngineId
     result: BatchResult
 
@@ -136,7 +136,7 @@ Event = (
     | ProgramEnded
     | Called
     | BatchEncoded
-    | StepCompleted
+    | BatchCompleted
     | TransfersCompleted
     | ExchangeEnded
     | Tick

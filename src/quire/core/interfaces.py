@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.batch import Batch
 from quire.core.batch_result import BatchResult, EngineAnswer, EngineReport
 from quire.core.calls import AskService, QueueCall
@@ -198,7 +198,7 @@ class ServedModel:
 class ReplySink(Protocol):
     """Receives a program's replies. Called on the loop of the program's own runtime."""
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None: ...
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None: ...
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None: ...
 
@@ -268,7 +268,7 @@ class ProgramPort(Protocol):
 class Services(Protocol):
     """A node's services to one program besides the model. ``close`` may come from any thread."""
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    async def ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """See ``ProgramPort.ask``. Called on any loop, the program's or its link's."""
         ...
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from quire.core.errors import ProtocolMismatch
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 Frame = bytes | memoryview
 

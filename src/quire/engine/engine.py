@@ -141,7 +141,7 @@ class Engine:
         if step is None:
             raise EngineFault("the engine is closed or has failed before: start a new one")
         started = time.perf_counter()
-        result = self._guarded(f"message {batch.step}", lambda: step.run(batch))
+        result = self._guarded(f"message {batch.serial}", lambda: step.run(batch))
         result.elapsed_s = time.perf_counter() - started
         if self._exchange is not None:
             self._exchange.message_ended()

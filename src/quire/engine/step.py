@@ -62,7 +62,7 @@ class StepExecutor:
         """Run one message; ``elapsed_s`` is left at 0."""
         check_message(batch.num_steps >= 1, f"num_steps is {batch.num_steps}")
         failures = RowFailures()
-        result = BatchResult(step=batch.step, elapsed_s=0.0, failures=failures.rows)
+        result = BatchResult(serial=batch.serial, elapsed_s=0.0, failures=failures.rows)
         self._operations.run(batch.operations, failures)
         if batch.embeds is not None:
             self._embed(batch.embeds, failures)

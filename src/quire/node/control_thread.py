@@ -34,6 +34,7 @@ from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
+    BatchCompleted,
     BatchEncoded,
     Called,
     EngineDown,
@@ -43,7 +44,6 @@ from quire.core.events import (
     EventAt,
     ExchangeEnded,
     ProgramEnded,
-    StepCompleted,
     Tick,
     TransfersCompleted,
 )
@@ -246,7 +246,7 @@ class ControlThread:
         if engine not in self._engines:
             return  # it was lost between the answer and this call
         if isinstance(answer, BatchResult):
-            self._handle_now(lambda t: StepCompleted(time_s=t, engine=engine, result=answer))
+            self._handle_now(lambda t: BatchCompleted(time_s=t, engine=engine, result=answer))
         elif isinstance(answer, TransfersEnded):
             self._handle_now(lambda t: TransfersCompleted(time_s=t, engine=engine, ended=answer))
         elif isinstance(answer, SendEnded | ReceiveEnded):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import CreateQueue, Issue
 from quire.core.commands import Imported, ImportPrefix
 from quire.core.errors import ErrorRecord
@@ -60,7 +60,7 @@ class KeptPages:
             self._port.close("no longer kept")
             self._on_released(self)
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         if isinstance(reply, Imported):
             self.num_pages = len(reply.pages)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import AskService, CloseQueue, CreateQueue, QueueCall
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
@@ -120,7 +120,7 @@ class IssuerSinks:
         with self._lock:
             self._sinks.pop(index, None)
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         if (sink := self._sinks.get(issuer_of(command))) is not None:
             sink.on_reply(command, reply, last)
 

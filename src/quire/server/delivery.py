@@ -17,12 +17,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import QuireError
+from quire.server.disconnects import raise_failure, while_connected
 from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
 from quire.server.generation import GenerationStream, PromptChunk
 from quire.server.going_on import ResumableAnswer
 from quire.server.observation import RequestObserver
 from quire.server.told_whole import told_failure, told_whole
-from quire.server.write_limit import SlowReader, WriteLimit, disconnected
+from quire.server.write_limit import SlowReader, WriteLimit
 
 logger = logging.getLogger(__name__)
 
@@ -91,27 +92,22 @@ class GenerationResponse(Response):
             work = asyncio.create_task(self._deliver_stream(scope, receive, send))
         else:
             work = asyncio.create_task(self._deliver_whole(send))
-        gone = asyncio.create_task(disconnected(receive))
-        self._writes.watch(work)
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            await while_connected(work, receive, writes=self._writes, on_cancel=self._give_up)
         finally:
-            self._writes.stop()
-            await self._settle(work, gone)
-        if not work.cancelled() and not isinstance(work.exception(), SlowReader):
-            work.result()
+            self._end_failed(work)
+        raise_failure(work)
 
-    async def _settle(self, work: asyncio.Task[None], gone: asyncio.Task[None]) -> None:
-        """End both tasks and, if the answer is not complete, the calls."""
-        if not work.done():
-            reason = "the client has disconnected" if gone.done() else "the server is stopping"
-            self._generation.cancel(reason)
-            is_told = self._stream or self._telling is not None  # else the end alone tells tokens
-            self._observer.end("aborted", reason=reason, tokens_known=is_told)
-            work.cancel()
-        gone.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
-        error = None if work.cancelled() else work.exception()
+    def _give_up(self, has_disconnected: bool) -> None:
+        """End the calls before the answer is complete."""
+        reason = "the client has disconnected" if has_disconnected else "the server is stopping"
+        self._generation.cancel(reason)
+        is_told = self._stream or self._telling is not None  # else the end alone tells tokens
+        self._observer.end("aborted", reason=reason, tokens_known=is_told)
+
+    def _end_failed(self, work: asyncio.Task[None]) -> None:
+        """End the calls if ``work`` has failed."""
+        error = work.exception() if work.done() and not work.cancelled() else None
         if isinstance(error, SlowReader):
             self._generation.cancel(str(error))
             self._observer.end("aborted", reason=str(error))

@@ -16,12 +16,12 @@ from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.service import EncoderService
 from quire.node.session_handle import SessionHandle
 from quire.server.context import caller_of, context_of, request_id_of
+from quire.server.disconnects import while_connected
 from quire.server.errors import HttpError
 from quire.server.identity import CallIdentity, identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
 from quire.server.schemas.generation import IdentityFields
-from quire.server.write_limit import disconnected
 
 
 async def rows_of(
@@ -45,10 +45,8 @@ async def rows_of(
     observer = _observer(request, encoder, session, identity, sequences)
     call = session.encode(encoder, sequences, thread=identity.thread)
     work = asyncio.create_task(call.result())
-    gone = asyncio.create_task(disconnected(request.receive))
     try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
+        if await while_connected(work, request.receive) != "ended":
             observer.end("aborted", reason="the client has disconnected")
             raise HttpError(499, "the client has disconnected")
         rows = work.result()
@@ -56,9 +54,6 @@ async def rows_of(
         observer.end("failed", error)
         raise
     finally:
-        work.cancel()
-        gone.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
         if identity.final:
             session.end("the client has said that this call is the last")
     observer.end("finished")

@@ -14,8 +14,9 @@ from types import MappingProxyType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from quire.server.disconnects import raise_failure, while_connected
 from quire.server.events import EVENT_HEADERS
-from quire.server.write_limit import SlowReader, WriteLimit, disconnected
+from quire.server.write_limit import WriteLimit
 
 HEARTBEAT = b": nothing has changed\n\n"
 """A comment, by which a reader knows that the server lives."""
@@ -57,18 +58,11 @@ class EventStream(Response, ABC):
         self._send_body: Send = scope.get("state", {}).get("send_body", send)
         self.opened()
         work = asyncio.create_task(self._deliver(send))
-        gone = asyncio.create_task(disconnected(receive))
-        self._writes.watch(work)
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            await while_connected(work, receive, writes=self._writes)
         finally:
-            self._writes.stop()
-            work.cancel()
-            gone.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
             self.closed()
-        if not work.cancelled() and not isinstance(work.exception(), SlowReader):
-            work.result()
+        raise_failure(work)
 
     async def _deliver(self, send: Send) -> None:
         with self._writes:

@@ -7,8 +7,8 @@ import asyncio
 from fastapi import Request
 
 from quire.node import ProgramHandle
+from quire.server.disconnects import while_connected
 from quire.server.errors import HttpError
-from quire.server.write_limit import disconnected
 
 
 async def wait_ended(request: Request, handle: ProgramHandle) -> None:
@@ -18,14 +18,9 @@ async def wait_ended(request: Request, handle: ProgramHandle) -> None:
         HttpError: 499; the client has disconnected.
     """
     ended = asyncio.create_task(handle.wait_ended())
-    gone = asyncio.create_task(disconnected(request.receive))
-    try:
-        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not handle.ended:
-            handle.terminate("its client, which was to wait for its end, has left")
-        ended.cancel()
-        gone.cancel()
-        await asyncio.gather(ended, gone, return_exceptions=True)
-    if not handle.ended:
+    why = "its client, which was to wait for its end, has left"
+    outcome = await while_connected(
+        ended, request.receive, on_cancel=lambda _: handle.terminate(why)
+    )
+    if outcome != "ended" and not handle.ended:
         raise HttpError(499, "the client has disconnected")

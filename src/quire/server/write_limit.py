@@ -1,4 +1,4 @@
-"""Notices that a client reads too slowly, or has disconnected.
+"""Notices that a client reads too slowly.
 
 Owns the time of one write and nothing else. Must not know what is written: a router, which passes
 answers on, uses it as well as a node.
@@ -7,8 +7,6 @@ answers on, uses it as well as a node.
 from __future__ import annotations
 
 import asyncio
-
-from starlette.types import Receive
 
 
 class SlowReader(Exception):
@@ -52,10 +50,3 @@ class WriteLimit:
         self._since_s = None
         if self._expired and isinstance(exc, asyncio.CancelledError):
             raise SlowReader(f"the client has read nothing for {self._limit_s:g} s") from exc
-
-
-async def disconnected(receive: Receive) -> None:
-    """Return when the client has disconnected. A late body, which nobody reads, is not a
-    disconnect."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

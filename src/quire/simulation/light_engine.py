@@ -191,7 +191,7 @@ class LightEngine:
         self.num_tokens += num_tokens
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
         result = BatchResult(
-            step=batch.step,
+            serial=batch.serial,
             elapsed_s=self._elapsed_s(runs, num_prompt) + self._attended_s(batch) + moved_s,
             num_tokens=num_prompt + num_tokens,
             sequences=self._reports.make(batch, named, runs) if named.sequences else None,

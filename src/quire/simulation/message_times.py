@@ -16,7 +16,7 @@ from quire.core.batch import Batch, OpenSequence, SwapIn, SwapOut
 from quire.core.batch_result import BatchResult
 from quire.core.engine_info import EngineInfo, PoolSpec
 from quire.core.errors import InvalidArgument
-from quire.core.events import EngineDown, EngineUp, Event, StepCompleted
+from quire.core.events import BatchCompleted, EngineDown, EngineUp, Event
 from quire.core.ids import EngineId, SequenceId
 from quire.simulation.overhead import num_rows
 
@@ -83,7 +83,7 @@ class MessageTimes:
                 self._up(engine, info)
             case EngineDown(engine=engine):
                 self._engines.pop(engine, None)
-            case StepCompleted(engine=engine, result=result, time_s=time_s):
+            case BatchCompleted(engine=engine, result=result, time_s=time_s):
                 self._ended(self._engines[engine], result, time_s)
         for action in actions:
             if isinstance(action, Dispatch) and isinstance(action.batch, Batch):

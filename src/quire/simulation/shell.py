@@ -28,12 +28,12 @@ from quire.core.batch_result import BatchResult, TransfersEnded
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
 from quire.core.events import (
+    BatchCompleted,
     BatchEncoded,
     EngineDown,
     EngineUp,
     Event,
     ExchangeEnded,
-    StepCompleted,
     Tick,
     TransfersCompleted,
 )
@@ -234,7 +234,7 @@ class VirtualShell:
             self._unread.append((engine.number, engine_id))
         self.clock.advance_to(end_s)
         if isinstance(result, BatchResult):
-            self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
+            self.post(BatchCompleted(time_s=self.now_s, engine=engine_id, result=result))
         else:
             self.post(BatchEncoded(time_s=self.now_s, engine=engine_id, result=result))
         return True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, Terminate
+from quire.core.actions import Action, Deliver, Dispatch, Fail, ReplyValue, Terminate
 from quire.core.calls import AskEncoder, ControlCall, Issue
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
@@ -32,12 +32,12 @@ class CommandOutcome:
     """The replies to one command and its end."""
 
     command: Command | Encode
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[ReplyValue] = field(default_factory=list)
     status: Status = "pending"
     error: ErrorRecord | None = None
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> ReplyValue:
         """The reply of a command that has exactly one."""
         assert self.status == "done", self
         assert len(self.replies) == 1, self

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from quire.core import commands as c
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.decoding import DecodeChunk, TokenLogprobs
 from quire.core.ids import EmbedId, PageId, TokenSlotId
 from quire.core.interfaces import Tokenizer
@@ -69,7 +69,7 @@ class ReferenceProgram:
     embeds: dict[EmbedId, ReferenceEmbed | None] = field(default_factory=dict)
     token_slots: dict[TokenSlotId, int] = field(default_factory=dict)
 
-    def apply(self, command: c.Command) -> Reply:
+    def apply(self, command: c.Command) -> ReplyValue:
         """Let ``command`` take effect; returns its expected (last) reply.
 
         The reply to a decode is one chunk with all of its tokens. ``ImportPrefix`` depends on the

@@ -314,7 +314,7 @@ def test_an_answer_has_the_commands_of_a_completion(monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(controller, "handle", noted, raising=False)
         assert world.loop.run(work(world)) == 5
-        told.append([one for one in calls if one not in ("StepCompleted", "Tick")])
+        told.append([one for one in calls if one not in ("BatchCompleted", "Tick")])
         ended_s.append(world.loop.time())
     assert told[0][:5] == told[1][:5]
     assert "Decode" in told[0]

@@ -278,8 +278,8 @@ def test_a_token_slot_belongs_to_who_wrote_it_last() -> None:
             queue=queue,
         )
     (failed,) = world.issue(1, world.sample([1], token_slots=[7]))
-    step = world.harness.dispatched[-1].batch.step
-    world.engine.fail_row(step, "samples", 0, InvalidArgument("injected"))
+    serial = world.harness.dispatched[-1].batch.serial
+    world.engine.fail_row(serial, "samples", 0, InvalidArgument("injected"))
     world.run()
     assert failed.status == "failed"
     (written,) = world.do(1, world.sample([2], token_slots=[7]), queue=2)

@@ -117,7 +117,7 @@ def test_what_was_sent_ahead_of_a_failure_fails_and_leaves_the_pages_as_they_wer
     assert program is not None
     first, second = loop.step(), loop.step()
     assert world.harness.num_in_flight(ENGINE) == 2
-    world.engine.fail_row(messages(world)[-2].step, "forward", 0, InvalidArgument("injected"))
+    world.engine.fail_row(messages(world)[-2].serial, "forward", 0, InvalidArgument("injected"))
     world.run()
     assert [outcome.status for outcome in first] == ["done", "failed", "failed"]
     assert [outcome.status for outcome in second] == ["failed"] * 3
@@ -145,7 +145,7 @@ def test_what_was_sent_ahead_of_a_failed_sample_leaves_the_pages_as_they_were() 
     assert program is not None
     first, second = loop.step(), loop.step()
     assert world.harness.num_in_flight(ENGINE) == 2
-    world.engine.fail_row(messages(world)[-2].step, "samples", 0, InvalidArgument("injected"))
+    world.engine.fail_row(messages(world)[-2].serial, "samples", 0, InvalidArgument("injected"))
     world.run()
     assert [outcome.status for outcome in first] == ["done", "done", "failed"]
     assert [outcome.status for outcome in second] == ["failed"] * 3

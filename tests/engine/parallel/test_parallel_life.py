@@ -36,7 +36,7 @@ step = 0
 def run():
     global step
     step += 1
-    return engine.execute(Batch(step=step, embeds=EmbedRows(tokens=one, embeds=one)))
+    return engine.execute(Batch(serial=step, embeds=EmbedRows(tokens=one, embeds=one)))
 assert not run().failures
 print(*engine.info.extra["rank_pids"], flush=True)
 for line in sys.stdin:

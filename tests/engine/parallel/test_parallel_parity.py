@@ -103,7 +103,7 @@ def test_a_group_exchanges_nothing_and_says_so(
     assert engine.info.data_address == ""
     assert "each with a part of K and V" in caplog.text
     slots = np.arange(2, dtype=np.int32)
-    engine.execute(Batch(step=0, operations=[OpenReceive(lease=1, key=bytes(16), slots=slots)]))
+    engine.execute(Batch(serial=0, operations=[OpenReceive(lease=1, key=bytes(16), slots=slots)]))
     ended = engine.transfer()
     assert isinstance(ended, ReceiveEnded)
     assert ended.error is not None

@@ -126,7 +126,7 @@ async def test_a_handle_of_another_program_is_refused_by_control_too() -> None:
         queue = thief.create_queue()
         forged = DeallocPages(id=thief.issuer.command_id(), pages=[page.page_id])
         with pytest.raises(UnknownHandle, match=f"page {page.id}"):
-            await thief.issuer.ask(queue, forged, nothing)
+            await thief.issuer.submit(queue, forged, nothing)
         assert await owner.dealloc_kvpage(page) is None
         owner.close()
         thief.close()

@@ -224,9 +224,9 @@ class TestChildren:
             heard = await child.receive()
             put_back = {"child": child.id, "answer": heard}
             for _ in range(MAX_UNREAD):
-                await api.issuer.call("child.receive.undo", None, **put_back)
+                await api.issuer.ask("child.receive.undo", None, **put_back)
             with pytest.raises(QuotaExceeded, match="receive them first"):
-                await api.issuer.call("child.receive.undo", None, **put_back)
+                await api.issuer.ask("child.receive.undo", None, **put_back)
             await child.cancel()
             return [heard, await child.receive()]
 
@@ -241,7 +241,7 @@ class TestChildren:
 
         async def thief(api: Api) -> None:
             with pytest.raises(UnknownHandle, match="no child"):
-                await api.issuer.call("child.join", child=holder[0].id)
+                await api.issuer.ask("child.join", child=holder[0].id)
 
         running = node.launch(parent)
         while not holder:

@@ -54,11 +54,11 @@ class Asking:
 
     async def embed(self, texts: list[str], **fields: Any) -> None:
         given = {"texts": texts, "model": None, "dimensions": None, "truncate": False, **fields}
-        await self._services.call("encoders.embed", given)
+        await self._services.ask("encoders.embed", given)
 
     async def rerank(self, query: str, documents: list[str], **fields: Any) -> None:
         given = {"query": query, "documents": documents, "model": None, "truncate": True, **fields}
-        await self._services.call("encoders.rerank", given)
+        await self._services.ask("encoders.rerank", given)
 
 
 async def test_a_request_and_its_order_reach_the_encoders() -> None:

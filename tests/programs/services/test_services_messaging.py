@@ -295,8 +295,8 @@ class TestCapabilities:
         shared = SharedServices(VirtualClock(), Store())
         allowed = Capabilities(topics=("news.*", "work"))
         services = shared.of(Identity(ProgramId(1), TENANT, "p", allowed))
-        assert await services.call("topic.broadcast", {"topic": "news.de", "message": "m"}) == 0
-        await services.call("queue.push", {"queue": "work", "message": "m", "ttl_s": 1.0})
+        assert await services.ask("topic.broadcast", {"topic": "news.de", "message": "m"}) == 0
+        await services.ask("queue.push", {"queue": "work", "message": "m", "ttl_s": 1.0})
         for name, arguments in {
             "topic.broadcast": {"topic": "newsroom", "message": "m"},
             "topic.subscribe": {"topic": "weather", "buffer": 1, "lossless": False},
@@ -305,7 +305,7 @@ class TestCapabilities:
             "queue.pull.undo": {"queue": "other", "answer": "m"},
         }.items():
             with pytest.raises(Forbidden, match="is not allowed for this program"):
-                await services.call(name, arguments)
+                await services.ask(name, arguments)
 
     @pytest.mark.parametrize(
         ("name", "arguments", "words"),
@@ -324,7 +324,7 @@ class TestCapabilities:
     ) -> None:
         services = SharedServices(VirtualClock(), Store()).of(Identity(ProgramId(1), TENANT, "p"))
         with pytest.raises(InvalidArgument, match=words):
-            await services.call(name, arguments)
+            await services.ask(name, arguments)
 
     def test_two_capabilities_allow_what_both_do(self) -> None:
         wide = Capabilities(None, ("news.*", "work"), ("*",))

@@ -35,7 +35,7 @@ async def test_they_are_made_once_and_only_when_asked_for() -> None:
     make = Maker()
     services = ProgramServices(make)
     assert make.made == []
-    assert [await services.call("double", {"number": number}) for number in (2, 3)] == [4, 6]
+    assert [await services.ask("double", {"number": number}) for number in (2, 3)] == [4, 6]
     assert len(make.made) == 1
     services.close()
     services.close()
@@ -47,22 +47,22 @@ async def test_the_end_makes_none() -> None:
     services = ProgramServices(make)
     services.close()
     with pytest.raises(ProgramTerminated, match="double is no longer executed"):
-        await services.call("double", {"number": 1})
+        await services.ask("double", {"number": 1})
     assert make.made == []
 
 
 async def test_what_is_there_is_told_and_checked() -> None:
     services = ProgramServices(Maker())
     with pytest.raises(InvalidArgument, match="no service 'half'; it has double"):
-        await services.call("half", {})
+        await services.ask("half", {})
     with pytest.raises(InvalidArgument, match="double: Expected `int`"):
-        await services.call("double", {"number": "2"})
+        await services.ask("double", {"number": "2"})
 
 
 async def test_what_was_open_is_closed_to_calls_too() -> None:
     make = Maker()
     services = ProgramServices(make)
-    await services.call("double", {"number": 1})
+    await services.ask("double", {"number": 1})
     services.close()
     with pytest.raises(ProgramTerminated):
-        await services.call("double", {"number": 1})
+        await services.ask("double", {"number": 1})

@@ -139,7 +139,7 @@ class TestStore:
         shared = SharedServices(VirtualClock(), Store())
         services = shared.of(Identity(ProgramId(1), TENANT, "p", Capabilities(stores=("mine*",))))
         put = {"key": "k", "value": "1", "ttl_s": None}
-        await services.call("store.put", {"store": "mine.too", **put})
+        await services.ask("store.put", {"store": "mine.too", **put})
         listed = {"kind": "value", "prefix": "", "after": "", "limit": 1}
         for name, arguments in {
             "store.put": put,
@@ -151,9 +151,9 @@ class TestStore:
             "blob.get": {"key": "k"},
         }.items():
             with pytest.raises(Forbidden, match="store 'default' is not allowed"):
-                await services.call(name, {"store": "default", **arguments})
+                await services.ask(name, {"store": "default", **arguments})
         with pytest.raises(InvalidArgument, match="not JSON"):
-            await services.call("store.put", {**put, "store": "mine", "value": "[" * 100_000})
+            await services.ask("store.put", {**put, "store": "mine", "value": "[" * 100_000})
         shared.close()
 
 

@@ -41,8 +41,8 @@ class KeptApi:
     def issuer(self) -> KeptApi:
         return self
 
-    async def call(self, name: str, **arguments: Any) -> Any:
-        return await self._services.call(name, arguments)
+    async def ask(self, name: str, **arguments: Any) -> Any:
+        return await self._services.ask(name, arguments)
 
     def available_models(self) -> list[Any]:
         return []

@@ -28,9 +28,10 @@ from quire.cluster.requests.reading import read_request
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import QuireError
+from quire.server.disconnects import while_connected
 from quire.server.errors import HttpError
 from quire.server.piece_writer import STATE_KEY
-from quire.server.write_limit import SlowReader, WriteLimit, disconnected
+from quire.server.write_limit import SlowReader, WriteLimit
 
 logger = logging.getLogger(__name__)
 
@@ -73,17 +74,10 @@ class Proxy:
         call = _Call(self, request, scope, send, started)
         work = asyncio.create_task(call.run())
         # an upload's body is read by the work itself, which then notices a disconnect
-        gone = None if request.upload else asyncio.create_task(disconnected(receive))
-        call.writes.watch(work)
+        watched = None if request.upload else receive
         try:
-            waiting = {work} if gone is None else {work, gone}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await while_connected(work, watched, writes=call.writes)
         finally:
-            call.writes.stop()
-            work.cancel()
-            if gone is not None:
-                gone.cancel()
-            await asyncio.gather(work, *([gone] if gone else ()), return_exceptions=True)
             request.work.end()
         await self._finish(call, work, receive)
 

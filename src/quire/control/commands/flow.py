@@ -30,7 +30,7 @@ from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
 from quire.control.tracing import Tracer, is_call
 from quire.core import commands as c
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.errors import (
     ErrorRecord,
     InvalidArgument,
@@ -256,7 +256,7 @@ class Flow:
 
     # -- ends ------------------------------------------------------------------------------------
 
-    def finish(self, entry: Entry, reply: Reply) -> None:
+    def finish(self, entry: Entry, reply: ReplyValue) -> None:
         """Take ``reply`` to ``entry``, which the engine has done, and end it when its turn
         comes."""
         entry.reply = reply

@@ -23,7 +23,7 @@ from quire.control.programs.families import num_pages_left, require_room
 from quire.control.programs.lookup import find_pages
 from quire.control.programs.program import Entry, Program
 from quire.core import commands as c
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.errors import (
     Forbidden,
     InvalidArgument,
@@ -73,7 +73,7 @@ class HostCommands:
         self.leases = LeaseTable()
         self.far_imports = FarImports(engines, self.leases)
         self.lease_uses = LeaseUses(engines, self.leases)
-        self._effects: Mapping[type[c.Command], Callable[[Entry, Any, float], Reply]] = {
+        self._effects: Mapping[type[c.Command], Callable[[Entry, Any, float], ReplyValue]] = {
             c.AllocEmbeds: self._alloc_embeds,
             c.DeallocPages: self._dealloc,
             c.DeallocEmbeds: self._dealloc,
@@ -88,7 +88,7 @@ class HostCommands:
             **self.lease_uses.effects,
         }
 
-    def run(self, entry: Entry, now_s: float) -> Reply:
+    def run(self, entry: Entry, now_s: float) -> ReplyValue:
         """Carry out ``entry`` and return its reply.
 
         Raises:

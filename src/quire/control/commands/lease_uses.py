@@ -14,7 +14,7 @@ from quire.control.engines.state import EngineState
 from quire.control.memory.leases import Lease, LeaseTable
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.errors import InvalidArgument
 from quire.core.ids import EngineId, ProgramId
 from quire.core.lease_commands import (
@@ -35,7 +35,7 @@ class LeaseUses:
         self._engines = engines
         self._leases = leases
         self.priced: dict[EngineId, None] = {}
-        self.effects: Mapping[type[Any], Callable[[Entry, Any, float], Reply]] = {
+        self.effects: Mapping[type[Any], Callable[[Entry, Any, float], ReplyValue]] = {
             RenewLease: self._renew,
             CloseLease: self._close,
             PinPrefix: self._pin,

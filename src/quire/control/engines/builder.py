@@ -55,8 +55,8 @@ class BatchBuilder:
     ``num_turned``: slots that the message moves to other positions.
     """
 
-    def __init__(self, step: int, budget: int, prompt_budget: int | None = None) -> None:
-        self.step = step
+    def __init__(self, serial: int, budget: int, prompt_budget: int | None = None) -> None:
+        self.serial = serial
         self.budget = budget
         self.prompt_budget = budget if prompt_budget is None else prompt_budget
         self.parts: list[CommandItems] = []
@@ -191,14 +191,14 @@ class BatchBuilder:
         fine = self._fine
         if fine is None:
             return Batch(
-                step=self.step,
+                serial=self.serial,
                 num_steps=num_steps,
                 operations=operations,
                 forward=self._forward_rows(),
                 advance=advance,
             )
         return Batch(
-            step=self.step,
+            serial=self.serial,
             num_steps=num_steps,
             operations=operations,
             embeds=fine.embed_rows(),
@@ -215,7 +215,7 @@ class BatchBuilder:
         """What control remembers of the message; ``number``, ``sent_s``: see ``InFlight``."""
         num_opened = len(self.opened)
         return InFlight(
-            step=self.step,
+            serial=self.serial,
             num_steps=num_steps,
             parts=self.parts,
             runs=self.opened + self.advanced if num_opened else self.advanced,

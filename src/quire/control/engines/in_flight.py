@@ -78,8 +78,8 @@ class InFlight:
     ``filled``: contents that are full and canonical once it has run. ``restores``: forward rows
     that recompute lost contents. ``runs``: in the order of the result; the first ``num_opened``
     were opened in this message. ``steps``: the largest number of steps of each run in it.
-    ``number``: counts the messages for this engine and goes on when the engine is lost; ``sent_s``:
-    when it was sent.
+    ``serial``: that of its ``Batch``, which begins anew when the engine is lost; ``number``: counts
+    the messages for this engine and goes on; ``sent_s``: when it was sent.
     """
 
     __slots__ = (
@@ -94,13 +94,13 @@ class InFlight:
         "restores",
         "runs",
         "sent_s",
-        "step",
+        "serial",
         "steps",
     )
 
     def __init__(
         self,
-        step: int,
+        serial: int,
         num_steps: int,
         parts: list[CommandItems],
         runs: list[DecodeRun],
@@ -114,7 +114,7 @@ class InFlight:
         number: int,
         sent_s: float,
     ) -> None:
-        self.step = step
+        self.serial = serial
         self.num_steps = num_steps
         self.parts = parts
         self.runs = runs

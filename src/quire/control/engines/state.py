@@ -186,12 +186,12 @@ class EngineState(ControlledEngine):
         queue: CommandQueue,
         pages: list[Page],
         hidden: Mapping[Page, int],
-        step: int,
+        message: int,
     ) -> ResidentTable:
         """Place a table of ``queue`` for ``pages``. ``hidden``: the number of first slots to hide,
         for pages that hide any."""
         blocks, words = table_entries(pages, hidden, self.page_size)
-        return self.tables.place(queue.serial, blocks, words, step, self.operations)
+        return self.tables.place(queue.serial, blocks, words, message, self.operations)
 
     def token_slots_for(self, queue: CommandQueue, names: Sequence[TokenSlotId]) -> list[int]:
         """The physical token slots of ``names``; new names are bound.

@@ -27,10 +27,10 @@ class ResidentTable:
                    have.
     ``is_longer``  the engine's table may have entries after the mirror's last; a write cuts them
                    off.
-    ``step``       the last message with a row that names it.
+    ``message``    the last message with a row that names it.
     """
 
-    __slots__ = ("blocks", "id", "is_leased", "is_longer", "queue", "step", "visible")
+    __slots__ = ("blocks", "id", "is_leased", "is_longer", "message", "queue", "visible")
 
     def __init__(self, table: TableId, queue: Hashable) -> None:
         self.id = table
@@ -39,11 +39,11 @@ class ResidentTable:
         self.visible: list[int] = []
         self.is_leased = False
         self.is_longer = True
-        self.step = -1
+        self.message = -1
 
-    def may_change(self, step: int) -> bool:
-        """Whether no sequence leases it and no row of message ``step`` names it."""
-        return not self.is_leased and self.step != step
+    def may_change(self, message: int) -> bool:
+        """Whether no sequence leases it and no row of ``message`` names it."""
+        return not self.is_leased and self.message != message
 
     def is_prefix_of(self, blocks: Sequence[BlockId]) -> bool:
         return bool(self.blocks) and self.blocks == blocks[: len(self.blocks)]
@@ -102,10 +102,10 @@ class TableCache:
         queue: Hashable,
         blocks: Sequence[BlockId],
         visible: Sequence[int],
-        step: int,
+        message: int,
         operations: OperationList,
     ) -> ResidentTable:
-        """Return a table of ``queue`` that holds exactly these entries when message ``step`` runs.
+        """Return a table of ``queue`` that holds exactly these entries when ``message`` runs.
 
         All operations of a message run before its rows, so a table that another row of the same
         message names is reused only if none of its entries has to change.
@@ -113,12 +113,12 @@ class TableCache:
         tables = self._by_queue.get(queue)
         if tables is None:
             tables = self._by_queue[queue] = OrderedDict()
-        table, num_common = self._nearest(tables, blocks, visible, step)
+        table, num_common = self._nearest(tables, blocks, visible, message)
         if table is None:
             table, num_common = self._create(queue, tables), 0
         if num_common < len(blocks) or len(table.blocks) > len(blocks) or table.is_longer:
             table.write(num_common, blocks[num_common:], visible[num_common:], operations)
-        table.step = step
+        table.message = message
         tables.move_to_end(table.id)
         return table
 
@@ -127,13 +127,13 @@ class TableCache:
         tables: OrderedDict[TableId, ResidentTable],
         blocks: Sequence[BlockId],
         visible: Sequence[int],
-        step: int,
+        message: int,
     ) -> tuple[ResidentTable | None, int]:
         """The table that needs the fewest new entries, and the number of entries that need no
         change; None if a new table is as cheap. A loop usually continues with the blocks of the
         table that was used last, which is therefore tried first."""
         last = next(reversed(tables.values()), None)
-        if last is not None and last.may_change(step) and last.is_prefix_of(blocks):
+        if last is not None and last.may_change(message) and last.is_prefix_of(blocks):
             return last, _num_common(last.visible, visible)
         best: ResidentTable | None = None
         best_common = -1
@@ -142,7 +142,7 @@ class TableCache:
                 continue
             num_common = table.num_common(blocks, visible)
             is_equal = num_common == len(blocks) == len(table.blocks) and not table.is_longer
-            if (table.may_change(step) or is_equal) and num_common > best_common:
+            if (table.may_change(message) or is_equal) and num_common > best_common:
                 best, best_common = table, num_common
         if best_common <= 0 and len(tables) < MAX_TABLES_PER_QUEUE:
             return None, 0

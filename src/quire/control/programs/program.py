@@ -19,7 +19,7 @@ from quire.control.programs.failures import Failures
 from quire.control.programs.id_ranges import IdRanges
 from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.control.programs.threads import Threads
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import SPARE_PRIORITY
 from quire.core.commands import Command
 from quire.core.errors import ErrorRecord
@@ -327,7 +327,7 @@ class Entry:
         self.on_end: Callable[[Entry], None] | None = None
         self.num_in_flight = self.num_losses = 0
         self.run: object | None = None
-        self.reply: Reply = None
+        self.reply: ReplyValue = None
         self.error: ErrorRecord | None = None
         self.rank: tuple[float, ...] | None = None
         self.policy_key: tuple[float, ...] = ()

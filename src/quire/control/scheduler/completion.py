@@ -187,7 +187,7 @@ class ResultReader:
         reported = result.sequences
         if reported is None or len(reported.sequences) != len(message.runs):
             raise EngineFault(
-                f"engine {self._engine.id} reports the wrong sequences for message {message.step}"
+                f"engine {self._engine.id} reports the wrong sequences for message {message.serial}"
             )
         # as lists at once: reading numbers one by one from arrays costs more than all else here
         starts, all_tokens = reported.token_starts.tolist(), reported.tokens.tolist()

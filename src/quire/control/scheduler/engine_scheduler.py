@@ -283,10 +283,10 @@ class EngineScheduler:
             EngineFault: the result is not of that message.
         """
         engine = self.engine
-        if not engine.in_flight or engine.in_flight[0].step != result.step:
-            due = engine.in_flight[0].step if engine.in_flight else None
+        if not engine.in_flight or engine.in_flight[0].serial != result.serial:
+            due = engine.in_flight[0].serial if engine.in_flight else None
             raise EngineFault(
-                f"engine {engine.id} answered message {result.step} where {due} is due: the peer "
+                f"engine {engine.id} answered message {result.serial} where {due} is due: the peer "
                 "is broken, restart it"
             )
         message = engine.in_flight.popleft()

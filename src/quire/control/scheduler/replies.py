@@ -11,7 +11,7 @@ import math
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import CommandItems, MessageStage
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.batch_result import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.commands import Dists, Sampled
 from quire.core.decoding import Dist, FinishReason, TokenLogprobs
@@ -29,7 +29,7 @@ FINISH_REASONS: dict[SequenceEnd, FinishReason] = {
 }
 
 
-def reply_of(part: CommandItems, result: BatchResult) -> Reply:
+def reply_of(part: CommandItems, result: BatchResult) -> ReplyValue:
     """The reply to a command of the fine tier, whose last part is ``part``."""
     if part.stage is _SAMPLES:
         return Sampled(token_ids=result.samples[part.start : part.stop].tolist())

@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import AskService, DropAnswer, Issue
 from quire.core.errors import (
     ErrorRecord,
@@ -162,7 +162,7 @@ class SandboxedProgram:
 
     # -- from control ------------------------------------------------------------------------------
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         self.link.tell(self._number, m.Replied(command, reply, last))
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:

@@ -64,7 +64,7 @@ class AllocateFunctions(TraitFunctions):
             after=queue.dependencies,
             pages=[page.page_id for page in pages],
         )
-        self._issuer.ask(queue, command, nothing)
+        self._issuer.submit(queue, command, nothing)
         return pages
 
     @queued
@@ -80,7 +80,7 @@ class AllocateFunctions(TraitFunctions):
             after=queue.dependencies,
             pages=[page.page_id for page in given],
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
     @queued
     def alloc_emb(self, queue: Queue, num_embeds: int) -> list[Embed]:
@@ -97,7 +97,7 @@ class AllocateFunctions(TraitFunctions):
             after=queue.dependencies,
             embeds=[embed.embed_id for embed in embeds],
         )
-        self._issuer.ask(queue, command, nothing)
+        self._issuer.submit(queue, command, nothing)
         return embeds
 
     @queued
@@ -113,7 +113,7 @@ class AllocateFunctions(TraitFunctions):
             after=queue.dependencies,
             embeds=[embed.embed_id for embed in given],
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
     @queued
     def export_kvpage(
@@ -149,13 +149,13 @@ class AllocateFunctions(TraitFunctions):
             ttl_s=ttl_s,
             tokens=None if tokens is None else list(tokens),
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
     @queued
     def release_export(self, queue: Queue, name: str) -> Reply[None]:
         """Withdraw an export of this program. Imported pages stay with their holders."""
         command = ReleaseExport(id=self._issuer.command_id(), after=queue.dependencies, name=name)
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
     @queued
     def list_exports(self, queue: Queue, prefix: str = "") -> Reply[list[ExportedPages]]:
@@ -166,7 +166,7 @@ class AllocateFunctions(TraitFunctions):
         release it). ``prefix``: only names that begin with it.
         """
         command = ListExports(id=self._issuer.command_id(), after=queue.dependencies, prefix=prefix)
-        return self._issuer.ask(queue, command, lambda reply: list(reply.exports))
+        return self._issuer.submit(queue, command, lambda reply: list(reply.exports))
 
     @queued
     def import_kvpage(
@@ -180,7 +180,7 @@ class AllocateFunctions(TraitFunctions):
             UnknownHandle: no such export in this tenant.
         """
         offered, command = self._import(queue, name, max_pages)
-        return self._issuer.ask(queue, command, lambda reply: _imported(reply, offered))
+        return self._issuer.submit(queue, command, lambda reply: _imported(reply, offered))
 
     @queued
     def import_text(
@@ -189,7 +189,7 @@ class AllocateFunctions(TraitFunctions):
         """As ``import_kvpage``, with the tokens that the exporter gave with the pages (None: it
         gave none)."""
         offered, command = self._import(queue, name, max_pages)
-        return self._issuer.ask(
+        return self._issuer.submit(
             queue, command, lambda reply: ImportedText(_imported(reply, offered), reply.tokens)
         )
 
@@ -197,7 +197,7 @@ class AllocateFunctions(TraitFunctions):
         self, queue: Queue, name: str, max_pages: int | None
     ) -> tuple[list[KvPage], ImportPages]:
         """New pages, and the command that maps the export into as many of them as it needs."""
-        info = queue.lane.model.info
+        info = queue.state.model.info
         num_offered = max_pages or -(-info.max_model_len // info.pool.page_size)
         offered = self._issuer.new_pages(queue, num_offered)
         command = ImportPages(
@@ -226,9 +226,9 @@ class AllocateFunctions(TraitFunctions):
             after=queue.dependencies,
             tokens=list(tokens),
             pages=[page.page_id for page in offered],
-            adapter=adapter or queue.lane.model.adapter,
+            adapter=adapter or queue.state.model.adapter,
         )
-        return self._issuer.ask(
+        return self._issuer.submit(
             queue,
             command,
             lambda reply: ImportedPrefix(_imported(reply, offered), reply.num_tokens),
@@ -273,7 +273,7 @@ class AllocateFunctions(TraitFunctions):
             target_offset=dst_offset,
             num_slots=num_slots,
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
     @queued
     def truncate_kvpage(self, queue: Queue, page: KvPage, fill: int) -> Reply[None]:
@@ -292,7 +292,7 @@ class AllocateFunctions(TraitFunctions):
             page=page.page_id,
             fill=fill,
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
 
 def _check_count(function: str, number: int) -> None:

@@ -27,19 +27,19 @@ class Child:
             ProgramCancelled: it was cancelled.
             QuireError: the error that ended it, such as ``QuotaExceeded``.
         """
-        return await self._issuer.call("child.join", child=self.id)
+        return await self._issuer.ask("child.join", child=self.id)
 
     async def cancel(self, reason: str = "cancelled by its parent") -> None:
         """Ask the child to end. ``join`` returns when it has ended. Idempotent."""
-        await self._issuer.call("child.cancel", child=self.id, reason=reason)
+        await self._issuer.ask("child.cancel", child=self.id, reason=reason)
 
     async def send(self, message: str) -> None:
         """Send a message to the child's ``receive``; waits while its mailbox is full."""
-        await self._issuer.call("child.send", child=self.id, message=message)
+        await self._issuer.ask("child.send", child=self.id, message=message)
 
     async def receive(self) -> str:
         """The next message from the child's ``send``; ``MailboxClosed`` after the last."""
-        text: str = await self._issuer.call("child.receive", "child.receive.undo", child=self.id)
+        text: str = await self._issuer.ask("child.receive", "child.receive.undo", child=self.id)
         return text
 
     async def messages(self) -> AsyncIterator[str]:
@@ -53,7 +53,7 @@ class Child:
 
     async def logs(self) -> list[dict[str, Any]]:
         """Its log so far: ``time`` (Unix), ``level``, ``text`` and ``fields`` of each line."""
-        lines: list[dict[str, Any]] = await self._issuer.call("child.logs", child=self.id)
+        lines: list[dict[str, Any]] = await self._issuer.ask("child.logs", child=self.id)
         return lines
 
     def __repr__(self) -> str:

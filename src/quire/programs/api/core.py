@@ -104,7 +104,7 @@ class CoreFunctions(TraitFunctions):
             QuireError: the first failure of the queue, if no failed command of it was awaited yet.
         """
         command = Synchronize(id=self._issuer.command_id(), after=queue.dependencies)
-        reply = _Synchronized(self._issuer, queue.lane, command.id, nothing)
+        reply = _Synchronized(self._issuer, queue.state, command.id, nothing)
         self._issuer.issue(queue, command, reply)
         return reply
 
@@ -234,7 +234,7 @@ class CoreFunctions(TraitFunctions):
         if isinstance(args, str):
             raise InvalidArgument(f"launch: args is a list, not {args!r}")
         asked = {} if quotas is None else _asked(quotas)
-        launched = await self._issuer.call(
+        launched = await self._issuer.ask(
             "child.launch",
             program=program,
             source=source,
@@ -262,7 +262,7 @@ class _Synchronized(Reply[None]):
 
     def result(self) -> None:
         super().result()
-        self.lane.raise_unseen()
+        self.queue_state.raise_unseen()
 
 
 def _asked(quotas: Quotas) -> dict[str, int | None]:

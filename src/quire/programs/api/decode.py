@@ -71,14 +71,14 @@ class DecodeFunctions(TraitFunctions):
             raise InvalidArgument("decode needs at least one token to run: pass the last one")
         check_sampler(sampler)
         check_grammar(grammar)
-        if grammar is not None and Trait.GRAMMAR not in queue.lane.traits:
+        if grammar is not None and Trait.GRAMMAR not in queue.state.traits:
             raise TraitMissing(
-                f"model {queue.lane.model.id!r} does not have the trait {Trait.GRAMMAR}: decode "
+                f"model {queue.state.model.id!r} does not have the trait {Trait.GRAMMAR}: decode "
                 "without a grammar or choose another model"
             )
-        if adapter is not None and Trait.ADAPTER not in queue.lane.traits:
+        if adapter is not None and Trait.ADAPTER not in queue.state.traits:
             raise TraitMissing(
-                f"model {queue.lane.model.id!r} does not have the trait {Trait.ADAPTER}: decode "
+                f"model {queue.state.model.id!r} does not have the trait {Trait.ADAPTER}: decode "
                 f"without adapter {adapter!r}, or load it when the engine starts"
             )
         start = _behind(context) if position is None else position
@@ -96,14 +96,14 @@ class DecodeFunctions(TraitFunctions):
             num_prompt_logprobs=num_prompt_logprobs,
             history=None if history is None else list(history),
             cache=cache,
-            adapter=adapter or queue.lane.model.adapter,
+            adapter=adapter or queue.state.model.adapter,
             num_generated=num_generated,
             stream=stream,
         )
         end = start + len(tokens)
         if output:
             append_positions(output, range(start, end))
-        decode = DecodeStream(self._issuer, queue.lane, command.id, output, end)
+        decode = DecodeStream(self._issuer, queue.state, command.id, output, end)
         self._issuer.issue(queue, command, decode)
         return decode
 

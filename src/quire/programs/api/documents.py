@@ -33,7 +33,7 @@ class DocumentsFunctions(TraitFunctions):
             raise InvalidArgument(
                 f"read_document: content is bytes or text, not {type(content).__name__}"
             )
-        text: str = await self._issuer.call(
+        text: str = await self._issuer.ask(
             "documents.read", content=bytes(content), name=name, kind=kind or kind_of(name)
         )
         return text

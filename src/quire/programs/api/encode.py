@@ -40,7 +40,7 @@ class EncodeFunctions(TraitFunctions):
 
     async def available_encoders(self) -> list[Encoder]:
         """The loaded encoders, in the order of the configuration; may be empty."""
-        found: list[dict[str, Any]] = await self._issuer.call("encoders.list")
+        found: list[dict[str, Any]] = await self._issuer.ask("encoders.list")
         return [Encoder(**one) for one in found]
 
     async def embed(
@@ -76,7 +76,7 @@ class EncodeFunctions(TraitFunctions):
                 dimensions than the model has, or a model of another kind.
             QuotaExceeded: over ``max_encoded_tokens``, or too many texts of the tenant wait.
         """
-        rows = await self._issuer.call(
+        rows = await self._issuer.ask(
             "encoders.embed",
             texts=_listed("embed", "texts", texts),
             model=model,
@@ -107,7 +107,7 @@ class EncodeFunctions(TraitFunctions):
         ``model``: a cross-encoder of the node (default: the first). ``truncate``: truncate
         documents that are too long, never the query. Errors as for ``embed``.
         """
-        rows = await self._issuer.call(
+        rows = await self._issuer.ask(
             "encoders.rerank",
             query=query,
             documents=_listed("rerank", "documents", documents),

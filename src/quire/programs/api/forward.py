@@ -58,7 +58,7 @@ class ForwardFunctions(TraitFunctions):
             queue,
             (ikv, iemb, okv, oemb),
             mask,
-            queue.lane.model.adapter,
+            queue.state.model.adapter,
             convert=nothing,
         )
 
@@ -77,7 +77,7 @@ class ForwardFunctions(TraitFunctions):
             page=page.page_id,
             visible=[bool(flag) for flag in visible],
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
 
 def issue_forward(
@@ -121,7 +121,7 @@ def issue_forward(
         adapter=adapter,
         scores=scores,
     )
-    return issuer.ask(queue, command, convert)
+    return issuer.submit(queue, command, convert)
 
 
 def _flags(row: Sequence[bool]) -> list[bool]:

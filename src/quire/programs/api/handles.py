@@ -12,26 +12,27 @@ from typing import Protocol, TypeVar
 
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.ids import CommandId, EmbedId, PageId, QueueId, TokenSlotId
-from quire.programs.api.lane import QueueState
+from quire.programs.api.queue_state import QueueState
 from quire.programs.api.reply import CommandFuture
 
 
 class Handle:
-    """Owner and lifetime of one handle. ``lane``: the queue on which it was allocated."""
+    """Owner and lifetime of one handle. ``queue_state``: of the queue on which it was
+    allocated."""
 
-    __slots__ = ("_freed", "_lane", "_owner", "id")
+    __slots__ = ("_freed", "_owner", "_queue_state", "id")
     kind = "handle"
 
-    def __init__(self, owner: object, lane: QueueState, number: int) -> None:
+    def __init__(self, owner: object, queue_state: QueueState, number: int) -> None:
         self.id = number
         self._owner = owner
-        self._lane = lane
+        self._queue_state = queue_state
         self._freed = False
 
     @property
     def freed(self) -> bool:
         """Whether the handle was freed, or its queue was closed."""
-        return self._freed or self._lane.closed
+        return self._freed or self._queue_state.closed
 
     def check(self, owner: object) -> None:
         """Raise ``UnknownHandle`` unless ``owner`` may use it now."""
@@ -42,10 +43,10 @@ class Handle:
             )
         if self._freed:
             raise UnknownHandle(f"{self.kind} {self.id} was freed: allocate a new one")
-        if self._lane.closed:
+        if self._queue_state.closed:
             raise UnknownHandle(
-                f"{self.kind} {self.id} was freed with queue {self._lane.id}, on which it was "
-                "allocated: allocate a new one on an open queue"
+                f"{self.kind} {self.id} was freed with queue {self._queue_state.id}, on which it "
+                "was allocated: allocate a new one on an open queue"
             )
 
     def forget(self) -> None:
@@ -70,11 +71,11 @@ class KvPage(Handle):
     kind = "page"
 
     def __init__(
-        self, owner: object, lane: QueueState, page: PageId, positions: Iterable[int] = ()
+        self, owner: object, queue_state: QueueState, page: PageId, positions: Iterable[int] = ()
     ):
-        super().__init__(owner, lane, page)
+        super().__init__(owner, queue_state, page)
         self.page_id = page
-        self.size = lane.model.info.pool.page_size
+        self.size = queue_state.model.info.pool.page_size
         self._positions: list[int] | None = list(positions)
         self._decodes: tuple[Decoding, ...] = ()
 
@@ -151,8 +152,8 @@ class Embed(Handle):
     __slots__ = ("embed_id", "position")
     kind = "embed"
 
-    def __init__(self, owner: object, lane: QueueState, embed: EmbedId) -> None:
-        super().__init__(owner, lane, embed)
+    def __init__(self, owner: object, queue_state: QueueState, embed: EmbedId) -> None:
+        super().__init__(owner, queue_state, embed)
         self.embed_id = embed
         self.position: int | None = None
 
@@ -172,44 +173,44 @@ class TokenSlot(Handle):
 class Queue:
     """A command queue. ``after`` returns the same queue with dependencies for one command."""
 
-    __slots__ = ("_lane", "_owner", "dependencies")
+    __slots__ = ("_owner", "_state", "dependencies")
 
     def __init__(
-        self, owner: object, lane: QueueState, dependencies: tuple[CommandId, ...] = ()
+        self, owner: object, state: QueueState, dependencies: tuple[CommandId, ...] = ()
     ) -> None:
         self._owner = owner
-        self._lane = lane
+        self._state = state
         self.dependencies = dependencies
 
     @property
     def id(self) -> QueueId:
-        return self._lane.id
+        return self._state.id
 
     @property
-    def lane(self) -> QueueState:
-        return self._lane
+    def state(self) -> QueueState:
+        return self._state
 
     @property
     def page_size(self) -> int:
-        return self._lane.model.info.pool.page_size
+        return self._state.model.info.pool.page_size
 
-    def after(self, *answers: CommandFuture) -> Queue:
-        """This queue, for a command that also waits for ``answers`` of other queues.
+    def after(self, *futures: CommandFuture) -> Queue:
+        """This queue, for a command that also waits for the ends of other queues' commands.
 
         ``forward(q2.after(reply), ...)``: apart from this, commands of different queues are not
         ordered.
         """
-        ids = tuple(answer.command for answer in answers if answer.lane is not self._lane)
-        return Queue(self._owner, self._lane, self.dependencies + ids)
+        ids = tuple(future.command for future in futures if future.queue_state is not self._state)
+        return Queue(self._owner, self._state, self.dependencies + ids)
 
     def check(self, owner: object) -> None:
         if self._owner is not owner:
             raise UnknownHandle(f"queue {self.id} belongs to another program: create your own")
-        if self._lane.closed:
+        if self._state.closed:
             raise UnknownHandle(f"queue {self.id} is closed: create a new one")
 
     def __repr__(self) -> str:
-        return f"<Queue {self.id} on {self._lane.model.id}>"
+        return f"<Queue {self.id} on {self._state.model.id}>"
 
 
 H = TypeVar("H", bound=Handle)
@@ -229,7 +230,7 @@ def check_all(owner: object, handles: Sequence[Handle], kind: type[Handle]) -> N
                 f"expected a {kind.kind} handle, got {type(handle).__name__}: check the order "
                 "of the arguments"
             )
-        if handle._owner is not owner or handle._freed or handle._lane.closed:
+        if handle._owner is not owner or handle._freed or handle._queue_state.closed:
             handle.check(owner)
 
 

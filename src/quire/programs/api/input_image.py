@@ -63,7 +63,7 @@ class InputImageFunctions(TraitFunctions):
         """
         embeds = as_list(embs)
         check_all(self._issuer, embeds, Embed)
-        images = queue.lane.model.info.images
+        images = queue.state.model.info.images
         if images is not None:
             check_image(image, images)
             if not len(embeds) == len(positions) == images.num_embeds:
@@ -80,7 +80,7 @@ class InputImageFunctions(TraitFunctions):
             positions=list(positions),
             embeds=[embed.embed_id for embed in embeds],
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
 
 def check_image(image: bytes, images: ImageInput) -> None:

@@ -59,7 +59,7 @@ class InputTextFunctions(TraitFunctions):
             embeds=[embed.embed_id for embed in embeds],
             token_slots=slots,
         )
-        return self._issuer.ask(queue, command, nothing)
+        return self._issuer.submit(queue, command, nothing)
 
     def _split(self, tok: TextTokens) -> tuple[list[int], list[TokenSlotId] | None]:
         given: list[int | TokenSlot]

@@ -1,9 +1,9 @@
-"""One program's connection to its node: chooses ids, sends commands, distributes answers.
+"""One program's connection to its node: chooses ids, sends commands, distributes replies.
 
-Owns the queues' local state, commands that are issued but not sent, and pending answers. Commands
+Owns the queues' local state, commands that are issued but not sent, and pending futures. Commands
 issued in one turn of the loop are sent together, in the order in which they were issued (control
 must know a page before another queue names it), with one ``Issue`` for each run of commands on the
-same queue; awaiting an answer sends at once. Lives on the program's loop; must not know the traits'
+same queue; awaiting a reply sends at once. Lives on the program's loop; must not know the traits'
 functions.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, TypeVar
 
-from quire.core import actions
+from quire.core.actions import ReplyValue
 from quire.core.calls import (
     AskService,
     Cancel,
@@ -48,7 +48,7 @@ from quire.core.ids import (
 from quire.core.interfaces import ProgramPort, ServedModel
 from quire.core.quotas import Quotas
 from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
-from quire.programs.api.lane import QueueState
+from quire.programs.api.queue_state import QueueState
 from quire.programs.api.reply import CommandFuture, Reply
 from quire.programs.api.stream import DecodeStream
 
@@ -77,7 +77,7 @@ class Issuer:
         self.loop = loop
         self.on_end = on_end
         self._port: ProgramPort | None = None
-        self._lanes: dict[QueueId, QueueState] = {}
+        self._queues: dict[QueueId, QueueState] = {}
         self._default: Queue | None = None
         self._unsent: list[tuple[QueueState, list[Command]]] = []
         self._flush_scheduled = False
@@ -113,7 +113,7 @@ class Issuer:
         return self.port.quotas
 
     def close(self, reason: str = "finished", error: QuireError | None = None) -> None:
-        """End the program: send issued commands, free everything, and fail pending answers, with
+        """End the program: send issued commands, free everything, and fail pending futures, with
         ``error`` if there is one."""
         if self._port is None or self._closed:
             return
@@ -130,21 +130,21 @@ class Issuer:
         self._ended = error
         pending, self._pending = self._pending, {}
         record = error.record()
-        for answer in pending.values():
-            answer.on_failure(record)
+        for future in pending.values():
+            future.on_failure(record)
 
     async def drain(self) -> None:
         """Wait until all issued commands have ended; running decodes are cancelled."""
-        for answer in list(self._pending.values()):
-            if isinstance(answer, DecodeStream):
-                answer.cancel()
+        for future in list(self._pending.values()):
+            if isinstance(future, DecodeStream):
+                future.cancel()
         while self._pending:
             await next(iter(self._pending.values())).ended()
 
     def unseen_failures(self) -> tuple[ErrorRecord, ...]:
         """First failures of queues that no await has raised."""
-        lanes = self._lanes.values()
-        return tuple(lane.failure for lane in lanes if lane.failure and not lane.failure_seen)
+        states = self._queues.values()
+        return tuple(state.failure for state in states if state.failure and not state.failure_seen)
 
     # -- models and queues -----------------------------------------------------------------------
 
@@ -177,13 +177,13 @@ class Issuer:
         priority: int,
         parent_thread: ThreadId | None = None,
     ) -> Queue:
-        lane = QueueState(QueueId(next(self._numbers)), model)
-        self.port.post(CreateQueue(lane.id, model.base, thread, depth, priority, parent_thread))
-        self._lanes[lane.id] = lane
-        return Queue(self, lane)
+        state = QueueState(QueueId(next(self._numbers)), model)
+        self.port.post(CreateQueue(state.id, model.base, thread, depth, priority, parent_thread))
+        self._queues[state.id] = state
+        return Queue(self, state)
 
     def default_queue(self) -> Queue:
-        if self._default is None or self._default.lane.closed:
+        if self._default is None or self._default.state.closed:
             self._default = self.create_queue(self.model(), thread=ThreadId(0), depth=0, priority=0)
         return self._default
 
@@ -200,19 +200,19 @@ class Issuer:
     def reset_queue(self, queue: Queue) -> None:
         queue.check(self)
         self.flush()
-        queue.lane.reset()
+        queue.state.reset()
         self.port.post(ResetQueue(queue.id))
 
     def close_queue(self, queue: Queue) -> None:
         """Idempotent: closing a closed queue does nothing."""
-        if queue.lane.closed or self._ended is not None:
+        if queue.state.closed or self._ended is not None:
             return
         queue.check(self)
         self.flush()
-        queue.lane.closed = True
+        queue.state.closed = True
         self.port.post(CloseQueue(queue.id))
-        if queue.lane.failure is None or queue.lane.failure_seen:
-            del self._lanes[queue.id]
+        if queue.state.failure is None or queue.state.failure_seen:
+            del self._queues[queue.id]
 
     # -- handles -----------------------------------------------------------------------------------
 
@@ -223,14 +223,14 @@ class Issuer:
                 "allocate what the next tokens need",
                 num_pages=num_pages,
             )
-        return [KvPage(self, queue.lane, PageId(next(self._numbers))) for _ in range(num_pages)]
+        return [KvPage(self, queue.state, PageId(next(self._numbers))) for _ in range(num_pages)]
 
     def new_embeds(self, queue: Queue, num_embeds: int) -> list[Embed]:
-        return [Embed(self, queue.lane, EmbedId(next(self._numbers))) for _ in range(num_embeds)]
+        return [Embed(self, queue.state, EmbedId(next(self._numbers))) for _ in range(num_embeds)]
 
     def new_token_slots(self, queue: Queue, num_slots: int) -> list[TokenSlot]:
         return [
-            TokenSlot(self, queue.lane, TokenSlotId(next(self._numbers))) for _ in range(num_slots)
+            TokenSlot(self, queue.state, TokenSlotId(next(self._numbers))) for _ in range(num_slots)
         ]
 
     # -- commands ----------------------------------------------------------------------------------
@@ -238,23 +238,23 @@ class Issuer:
     def command_id(self) -> CommandId:
         return CommandId(next(self._commands))
 
-    def issue(self, queue: Queue, command: Command, answer: CommandFuture) -> None:
+    def issue(self, queue: Queue, command: Command, future: CommandFuture) -> None:
         """Put ``command`` on its queue; it is sent at the end of this turn or at the next await."""
         if self._ended is not None:
             raise self._ended
-        lane = queue.lane
-        if self._unsent and self._unsent[-1][0] is lane:
+        state = queue.state
+        if self._unsent and self._unsent[-1][0] is state:
             self._unsent[-1][1].append(command)
         else:
-            self._unsent.append((lane, [command]))
-        self._pending[command.id] = answer
+            self._unsent.append((state, [command]))
+        self._pending[command.id] = future
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self.loop.call_soon(self.flush)
 
-    def ask(self, queue: Queue, command: Command, convert: Callable[[Any], T]) -> Reply[T]:
+    def submit(self, queue: Queue, command: Command, convert: Callable[[Any], T]) -> Reply[T]:
         """Issue a command that has one reply; ``convert`` makes its result."""
-        reply = Reply(self, queue.lane, command.id, convert)
+        reply = Reply(self, queue.state, command.id, convert)
         self.issue(queue, command, reply)
         return reply
 
@@ -264,30 +264,30 @@ class Issuer:
             return
         unsent, self._unsent = self._unsent, []
         port = self.port
-        for lane, commands in unsent:
-            port.post(Issue(lane.id, commands))
+        for state, commands in unsent:
+            port.post(Issue(state.id, commands))
 
     def cancel(self, command: CommandId) -> None:
         if self._ended is None and command in self._pending:
             self.flush()
             self.port.post(Cancel(command))
 
-    async def call(self, name: str, undo: str | None = None, /, **arguments: Any) -> Any:
-        """Call a service of the node; see ``ProgramPort.ask``."""
+    async def ask(self, name: str, undo: str | None = None, /, **arguments: Any) -> Any:
+        """Ask a service of the node; see ``ProgramPort.ask``."""
         return await self.port.ask(AskService(next(self._questions), name, arguments), undo)
 
     # -- ReplySink ---------------------------------------------------------------------------------
 
-    def on_reply(self, command: CommandId, reply: actions.Reply, last: bool) -> None:
-        answer = self._pending.pop(command, None) if last else self._pending.get(command)
-        if answer is not None:
-            answer.on_reply(reply, last)
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
+        future = self._pending.pop(command, None) if last else self._pending.get(command)
+        if future is not None:
+            future.on_reply(reply, last)
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
-        answer = self._pending.pop(command, None)
-        if answer is not None:
-            answer.lane.fail(error)
-            answer.on_failure(error)
+        future = self._pending.pop(command, None)
+        if future is not None:
+            future.queue_state.fail(error)
+            future.on_failure(error)
 
     def on_terminated(self, error: ErrorRecord) -> None:
         if self._ended is not None:

@@ -23,17 +23,17 @@ class NodeMcpChannel:
         return self._server
 
     async def open(self) -> str:
-        name: str = await self._issuer.call("mcp.connect", server=self._server)
+        name: str = await self._issuer.ask("mcp.connect", server=self._server)
         return name
 
     async def list_tools(self, cursor: str | None) -> dict[str, Any]:
-        result: dict[str, Any] = await self._issuer.call(
+        result: dict[str, Any] = await self._issuer.ask(
             "mcp.list_tools", server=self._server, cursor=cursor
         )
         return result
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        result: dict[str, Any] = await self._issuer.call(
+        result: dict[str, Any] = await self._issuer.ask(
             "mcp.call_tool", server=self._server, name=name, arguments=arguments
         )
         return result

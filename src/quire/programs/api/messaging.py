@@ -53,7 +53,7 @@ class MessagingFunctions(TraitFunctions):
             InvalidArgument: an invalid name, not text, or more than 1 MiB of text.
             QuotaExceeded: 256 MiB wait for readers of the tenant's topics.
         """
-        reached: int = await self._issuer.call("topic.broadcast", topic=topic, message=message)
+        reached: int = await self._issuer.ask("topic.broadcast", topic=topic, message=message)
         return reached
 
     async def subscribe(
@@ -69,7 +69,7 @@ class MessagingFunctions(TraitFunctions):
             Forbidden: the manifest of this program does not name the topic.
             QuotaExceeded: the tenant's programs hold too many subscriptions.
         """
-        number = await self._issuer.call(
+        number = await self._issuer.ask(
             "topic.subscribe", topic=topic, buffer=buffer, lossless=lossless
         )
         return Subscription(self._issuer, topic, number)
@@ -85,7 +85,7 @@ class MessagingFunctions(TraitFunctions):
             Forbidden: the manifest of this program does not name the queue as a topic.
             QuotaExceeded: the tenant's queues hold too much.
         """
-        await self._issuer.call("queue.push", queue=queue, message=message, ttl_s=ttl_s)
+        await self._issuer.ask("queue.push", queue=queue, message=message, ttl_s=ttl_s)
 
     async def pull(self, queue: str) -> str:
         """Take the oldest message of the tenant's work queue; waits for one.
@@ -95,7 +95,7 @@ class MessagingFunctions(TraitFunctions):
         Raises:
             Forbidden: the manifest of this program does not name the queue as a topic.
         """
-        message: str = await self._issuer.call("queue.pull", "queue.pull.undo", queue=queue)
+        message: str = await self._issuer.ask("queue.pull", "queue.pull.undo", queue=queue)
         return message
 
     def _connected(self) -> ProgramMailbox:
@@ -129,7 +129,7 @@ class Subscription:
         while not self._heard:
             if self._closed:
                 raise MailboxClosed(f"the subscription to {self.topic!r} is closed")
-            heard: dict[str, Any] = await self._issuer.call(
+            heard: dict[str, Any] = await self._issuer.ask(
                 "topic.take", "topic.take.undo", subscription=self._number
             )
             self._heard.extend(heard["messages"])
@@ -149,7 +149,7 @@ class Subscription:
         if not self._closed:
             self._closed = True
             self._heard.clear()
-            await self._issuer.call("topic.unsubscribe", subscription=self._number)
+            await self._issuer.ask("topic.unsubscribe", subscription=self._number)
 
     async def __aenter__(self) -> Self:
         return self

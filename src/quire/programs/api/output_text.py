@@ -32,7 +32,7 @@ class OutputTextFunctions(TraitFunctions):
                 f"get_next_dist of {len(embeds)} embeds: give one, or call get_next_dists"
             )
         command = self._command(queue, embeds, top_k)
-        return self._issuer.ask(queue, command, lambda reply: cast(Dists, reply).dists[0])
+        return self._issuer.submit(queue, command, lambda reply: cast(Dists, reply).dists[0])
 
     @queued
     def get_next_dists(
@@ -40,7 +40,7 @@ class OutputTextFunctions(TraitFunctions):
     ) -> Reply[list[Dist]]:
         """The next-token distribution after each of ``embs``."""
         command = self._command(queue, as_list(embs), top_k)
-        return self._issuer.ask(queue, command, lambda reply: cast(Dists, reply).dists)
+        return self._issuer.submit(queue, command, lambda reply: cast(Dists, reply).dists)
 
     def _command(self, queue: Queue, embeds: list[Embed], top_k: int) -> GetNextDist:
         check_all(self._issuer, embeds, Embed)

@@ -46,9 +46,9 @@ class TraitFunctions:
             queue = self._issuer.default_queue()
         else:
             queue.check(self._issuer)
-        if self.trait not in queue.lane.traits:
+        if self.trait not in queue.state.traits:
             raise TraitMissing(
-                f"model {queue.lane.model.id!r} does not have the trait {self.trait}: ask "
+                f"model {queue.state.model.id!r} does not have the trait {self.trait}: ask "
                 "available_traits(model) and choose another model"
             )
         return queue

@@ -1,4 +1,4 @@
-"""The answer to one command: a small future whose event loop future is created only when awaited.
+"""The reply to one command: a small future whose event loop future is created only when awaited.
 
 Owns waiting and conversion. Failures that are not awaited are recorded in the queue
 (``QueueState``); the next await on the queue raises them.
@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
-from quire.core import actions
+from quire.core.actions import ReplyValue
 from quire.core.errors import ErrorRecord, QueuePoisoned, QuireError, from_record
 from quire.core.ids import CommandId
-from quire.programs.api.lane import QueueState
+from quire.programs.api.queue_state import QueueState
 
 T = TypeVar("T")
 
@@ -32,11 +32,11 @@ class CommandFuture:
     """The common part of replies and decode streams: the end of a command, and waiting for its
     replies."""
 
-    __slots__ = ("_done", "_error", "_owner", "_waiters", "command", "lane")
+    __slots__ = ("_done", "_error", "_owner", "_waiters", "command", "queue_state")
 
-    def __init__(self, owner: CommandOwner, lane: QueueState, command: CommandId) -> None:
+    def __init__(self, owner: CommandOwner, queue_state: QueueState, command: CommandId) -> None:
         self.command = command
-        self.lane = lane
+        self.queue_state = queue_state
         self._owner = owner
         self._done = False
         self._error: ErrorRecord | None = None
@@ -60,43 +60,55 @@ class CommandFuture:
         if self._error is None:
             return None
         error = from_record(self._error)
-        failure = self.lane.failure
+        failure = self.queue_state.failure
         if isinstance(error, QueuePoisoned) and failure is not None:
             error.__cause__ = from_record(failure)
-        self.lane.failure_seen = True
+        self.queue_state.failure_seen = True
         return error
+
+    def raise_failure(self) -> None:
+        """Raise the failure, if there is one (yet)."""
+        error = self.exception()
+        if error is not None:
+            raise error
 
     async def next_news(self) -> None:
         """Wait until a reply arrives; return at once if the command has ended."""
         if not self._done:
-            await self.news()
+            await self._news()
 
     async def ended(self) -> None:
         """Wait for the end; does not raise the command's failure."""
         while not self._done:
-            await self.end()
+            await self._end()
 
-    def on_reply(self, reply: actions.Reply, last: bool) -> None:
+    def on_reply(self, reply: ReplyValue, last: bool) -> None:
         """Called by the issuer: a reply has arrived; ``last`` ends the command."""
         raise NotImplementedError
 
     def on_failure(self, error: ErrorRecord) -> None:
         """Called by the issuer: the command has failed or was cancelled."""
         self._error = error
-        self._done = True
-        self._wake()
+        self._finish()
 
-    def news(self) -> asyncio.Future[None]:
-        """A future that is done when a reply arrives. Sends all issued commands, because the
-        awaited one may be among them."""
-        self._owner.flush()
-        future = asyncio.get_running_loop().create_future()
+    def _news(self) -> asyncio.Future[None]:
+        """A future that is done when a reply arrives."""
+        future = self._sent()
         self._waiters += (future,)
         return future
 
-    def end(self) -> asyncio.Future[None]:
-        """Like ``news``, for callers that wait only for the command's end."""
-        return self.news()
+    def _end(self) -> asyncio.Future[None]:
+        """A future that is done at the command's end, or already when a reply arrives."""
+        return self._news()
+
+    def _sent(self) -> asyncio.Future[None]:
+        """A new future. Sends all issued commands, because the awaited one may be among them."""
+        self._owner.flush()
+        return asyncio.get_running_loop().create_future()
+
+    def _finish(self) -> None:
+        self._done = True
+        self._wake()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, ()
@@ -106,7 +118,7 @@ class CommandFuture:
 
 
 class Reply(CommandFuture, Generic[T]):
-    """The future answer to one command. It may be awaited any number of times, or not at all.
+    """The future reply to one command. It may be awaited any number of times, or not at all.
 
     Cancelling a task that awaits it does not cancel the command; ``cancel()`` does.
     """
@@ -116,11 +128,11 @@ class Reply(CommandFuture, Generic[T]):
     def __init__(
         self,
         owner: CommandOwner,
-        lane: QueueState,
+        queue_state: QueueState,
         command: CommandId,
         convert: Callable[[Any], T],
     ) -> None:
-        super().__init__(owner, lane, command)
+        super().__init__(owner, queue_state, command)
         self._convert = convert
         self._result: T
 
@@ -128,18 +140,14 @@ class Reply(CommandFuture, Generic[T]):
         """The result of a command that is ``done()``; raises its failure."""
         if not self._done:
             raise asyncio.InvalidStateError("the command has not ended: await its reply")
-        error = self.exception()
-        if error is not None:
-            raise error
+        self.raise_failure()
         return self._result
 
     def __await__(self) -> Generator[Any, None, T]:
         while not self._done:
-            yield from self.news()
+            yield from self._end()
         return self.result()
 
-    def on_reply(self, reply: actions.Reply, last: bool) -> None:
+    def on_reply(self, reply: ReplyValue, last: bool) -> None:
         self._result = self._convert(reply)
-        self._done = True
-        if self._waiters:
-            self._wake()
+        self._finish()

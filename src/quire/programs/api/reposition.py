@@ -47,7 +47,7 @@ class RepositionFunctions(TraitFunctions):
         if not given:
             raise InvalidArgument("reposition_kvpage needs at least one page")
         for page in given:
-            _check(page, shift, queue.lane.model.info.max_model_len)
+            _check(page, shift, queue.state.model.info.max_model_len)
         for page in given:
             page.before_write()
             page.move(shift)
@@ -57,7 +57,7 @@ class RepositionFunctions(TraitFunctions):
                 page=page.page_id,
                 shift=shift,
             )
-            reply = self._issuer.ask(queue, command, nothing)
+            reply = self._issuer.submit(queue, command, nothing)
         return reply
 
 

@@ -65,7 +65,7 @@ class SampleFunctions(TraitFunctions):
             token_slots=None if slots is None else [slot.slot_id for slot in slots],
             history=None if history is None else list(history),
         )
-        return self._issuer.ask(queue, command, lambda reply: cast(Sampled, reply).token_ids)
+        return self._issuer.submit(queue, command, lambda reply: cast(Sampled, reply).token_ids)
 
 
 def _behind(embeds: Sequence[Embed]) -> list[int]:

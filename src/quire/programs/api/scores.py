@@ -82,7 +82,7 @@ class ScoresFunctions(TraitFunctions):
             queue,
             (ikv, iemb, okv, oemb),
             mask,
-            queue.lane.model.adapter,
+            queue.state.model.adapter,
             scores="slots" if slots else "pages",
             convert=_unpacked,
         )

@@ -29,7 +29,7 @@ class SearchFunctions(TraitFunctions):
     async def available_search(self) -> str | None:
         """The search engine that this program's tenant has: ``fts5`` (an index of the node),
         ``searxng``, or None if there is none."""
-        name: str | None = await self._issuer.call("search.engine")
+        name: str | None = await self._issuer.ask("search.engine")
         return name
 
     async def search(
@@ -61,7 +61,7 @@ class SearchFunctions(TraitFunctions):
         """
         if isinstance(queries, str):
             raise InvalidArgument("search: queries must be a list of texts, not one text")
-        found: list[list[tuple[str, str, str, float]]] = await self._issuer.call(
+        found: list[list[tuple[str, str, str, float]]] = await self._issuer.ask(
             "search.find",
             queries=list(queries),
             top_k=whole_number("top_k", top_k),

@@ -31,16 +31,16 @@ class StoreFunctions(TraitFunctions):
             Forbidden: the manifest of this program does not name the store.
             QuotaExceeded: the tenant's stores hold too much.
         """
-        await self._issuer.call("store.put", store=store, key=key, value=_json(value), ttl_s=ttl_s)
+        await self._issuer.ask("store.put", store=store, key=key, value=_json(value), ttl_s=ttl_s)
 
     async def store_get(self, key: str, default: Any = None, *, store: str = DEFAULT_STORE) -> Any:
         """The value under ``key``, or ``default``."""
-        text = await self._issuer.call("store.get", store=store, key=key)
+        text = await self._issuer.ask("store.get", store=store, key=key)
         return default if text is None else json.loads(text)
 
     async def store_delete(self, key: str, *, store: str = DEFAULT_STORE) -> bool:
         """Remove ``key``; returns whether it existed."""
-        deleted: bool = await self._issuer.call("store.delete", kind="value", store=store, key=key)
+        deleted: bool = await self._issuer.ask("store.delete", kind="value", store=store, key=key)
         return deleted
 
     async def store_list(
@@ -50,7 +50,7 @@ class StoreFunctions(TraitFunctions):
 
         ``after``: the last key of the preceding list.
         """
-        keys: list[str] = await self._issuer.call(
+        keys: list[str] = await self._issuer.ask(
             "store.list", kind="value", store=store, prefix=prefix, after=after, limit=limit
         )
         return keys
@@ -70,7 +70,7 @@ class StoreFunctions(TraitFunctions):
         ``expected=None``: only if there is no such key. ``value=None``: delete the key. Values are
         equal if their JSON is, in any order of names; 1 and 1.0 differ.
         """
-        done: bool = await self._issuer.call(
+        done: bool = await self._issuer.ask(
             "store.compare_and_set",
             store=store,
             key=key,
@@ -90,26 +90,26 @@ class StoreFunctions(TraitFunctions):
         """
         if not isinstance(content, bytes | bytearray | memoryview):
             raise InvalidArgument(f"blob_put: a blob is bytes, not {type(content).__name__}")
-        await self._issuer.call(
+        await self._issuer.ask(
             "blob.put", store=store, key=key, content=bytes(content), ttl_s=ttl_s
         )
 
     async def blob_get(self, key: str, *, store: str = DEFAULT_STORE) -> bytes | None:
         """The bytes under ``key``, or ``None``."""
-        content = await self._issuer.call("blob.get", store=store, key=key)
+        content = await self._issuer.ask("blob.get", store=store, key=key)
         # answers to a sandboxed program are JSON, with bytes as base64
         return base64.b64decode(content) if isinstance(content, str) else content
 
     async def blob_delete(self, key: str, *, store: str = DEFAULT_STORE) -> bool:
         """Remove the blob; returns whether it existed."""
-        deleted: bool = await self._issuer.call("store.delete", kind="blob", store=store, key=key)
+        deleted: bool = await self._issuer.ask("store.delete", kind="blob", store=store, key=key)
         return deleted
 
     async def blob_list(
         self, prefix: str = "", *, store: str = DEFAULT_STORE, after: str = "", limit: int = 1000
     ) -> list[str]:
         """Keys of blobs; parameters as for ``store_list``."""
-        keys: list[str] = await self._issuer.call(
+        keys: list[str] = await self._issuer.ask(
             "store.list", kind="blob", store=store, prefix=prefix, after=after, limit=limit
         )
         return keys

@@ -1,4 +1,4 @@
-"""The answer to a decode: its chunks as they arrive, or the whole result.
+"""The replies to a decode: its chunks as they arrive, or the whole result.
 
 Owns the received chunks (at most the tokens of one decode) and reports written positions to the
 pages.
@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from quire.core import actions
+from quire.core.actions import ReplyValue
 from quire.core.decoding import DecodeChunk, FinishReason, TokenLogprobs
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId
 from quire.programs.api.handles import KvPage
-from quire.programs.api.lane import QueueState
+from quire.programs.api.queue_state import QueueState
 from quire.programs.api.reply import CommandFuture, CommandOwner
 
 
@@ -48,12 +48,12 @@ class DecodeStream(CommandFuture):
     def __init__(
         self,
         owner: CommandOwner,
-        lane: QueueState,
+        queue_state: QueueState,
         command: CommandId,
         output: Sequence[KvPage],
         position: int,
     ) -> None:
-        super().__init__(owner, lane, command)
+        super().__init__(owner, queue_state, command)
         self._chunks: list[DecodeChunk] = []
         self._num_read = 0
         self._at_end: tuple[asyncio.Future[None], ...] = ()
@@ -69,10 +69,8 @@ class DecodeStream(CommandFuture):
         """Wait for the end; return all chunks as one ``Decoded``, whether they were read or
         not."""
         while not self._done:
-            yield from self.end()
-        error = self.exception()
-        if error is not None:
-            raise error
+            yield from self._end()
+        self.raise_failure()
         return self._whole()
 
     async def __aenter__(self) -> DecodeStream:
@@ -86,12 +84,10 @@ class DecodeStream(CommandFuture):
 
     async def __anext__(self) -> DecodeChunk:
         while (chunk := self._next()) is None and not self._done:
-            await self.news()
+            await self._news()
         if chunk is not None:
             return chunk
-        error = self.exception()
-        if error is not None:
-            raise error
+        self.raise_failure()
         raise StopAsyncIteration
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -103,12 +99,9 @@ class DecodeStream(CommandFuture):
         """The next chunk that has arrived, ``None`` if there is none now; raises the decode's
         failure."""
         chunk = self._next()
-        if chunk is not None:
-            return chunk
-        error = self.exception()
-        if error is not None:
-            raise error
-        return None
+        if chunk is None:
+            self.raise_failure()
+        return chunk
 
     def _next(self) -> DecodeChunk | None:
         """The next chunk that was not read."""
@@ -124,43 +117,38 @@ class DecodeStream(CommandFuture):
         self._num_read = len(self._chunks)
         return chunks
 
-    def end(self) -> asyncio.Future[None]:
+    def _end(self) -> asyncio.Future[None]:
         """A future for the end alone: chunks do not wake its waiters."""
-        self._owner.flush()
-        future = asyncio.get_running_loop().create_future()
+        future = self._sent()
         self._at_end = (*(other for other in self._at_end if not other.done()), future)
         return future
 
-    def on_reply(self, reply: actions.Reply, last: bool) -> None:
+    def on_reply(self, reply: ReplyValue, last: bool) -> None:
         chunk = cast(DecodeChunk, reply)
         self._chunks.append(chunk)
         self._num_sampled += len(chunk.token_ids)
         if last:
             self.note_written()
             self._finish()
-        if self._listener is not None:
-            self._listener()
-        if self._waiters:
+        else:
             self._wake()
 
     def on_failure(self, error: ErrorRecord) -> None:
         for page in self._output:
             page.lose_track()
-        self._error = error
-        self._finish()
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._listener is not None:
-            self._listener()
-        self._wake()
+        super().on_failure(error)
 
     def _finish(self) -> None:
         for page in self._output:
             page.decode_ended(self)
-        self._done = True
         self._waiters += self._at_end
         self._at_end = ()
+        super()._finish()
+
+    def _wake(self) -> None:
+        if self._listener is not None:
+            self._listener()
+        super()._wake()
 
     def note_written(self) -> None:
         """Note the written slots in the pages, which call this: every sampled token but the last

@@ -28,7 +28,7 @@ class TokenizeFunctions(TraitFunctions):
             raise InvalidArgument(
                 f"the text has a lone surrogate at index {exc.start}: it is not valid Unicode"
             ) from exc
-        return queue.lane.model.tokenizer.encode(text, special=special)
+        return queue.state.model.tokenizer.encode(text, special=special)
 
     @queued
     def detokenize(
@@ -36,10 +36,10 @@ class TokenizeFunctions(TraitFunctions):
     ) -> str:
         """The text of one or several token ids."""
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
-        return queue.lane.model.tokenizer.decode(ids, skip_special=skip_special)
+        return queue.state.model.tokenizer.decode(ids, skip_special=skip_special)
 
     @queued
     def get_vocabs(self, queue: Queue) -> list[bytes]:
         """The bytes of every token, by id; empty for special tokens."""
-        tokenizer = queue.lane.model.tokenizer
+        tokenizer = queue.state.model.tokenizer
         return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]

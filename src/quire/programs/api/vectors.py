@@ -26,7 +26,7 @@ class VectorsFunctions(TraitFunctions):
 
     async def vectors_name(self) -> str:
         """A unique name for a collection of this program."""
-        name: str = await self._issuer.call("vectors.name")
+        name: str = await self._issuer.ask("vectors.name")
         return name
 
     async def vectors_put(
@@ -62,7 +62,7 @@ class VectorsFunctions(TraitFunctions):
             EngineLost: the store cannot be reached now; a retry is safe.
         """
         values, dimensions = _flat("vectors_put", vectors)
-        await self._issuer.call(
+        await self._issuer.ask(
             "vectors.put",
             collection=collection,
             shared=shared,
@@ -97,7 +97,7 @@ class VectorsFunctions(TraitFunctions):
             Forbidden, EngineLost: as for ``vectors_put``.
         """
         values, dimensions = _flat("vectors_search", vectors)
-        found: list[list[tuple[int, float, str]]] = await self._issuer.call(
+        found: list[list[tuple[int, float, str]]] = await self._issuer.ask(
             "vectors.search",
             collection=collection,
             shared=shared,
@@ -110,14 +110,12 @@ class VectorsFunctions(TraitFunctions):
 
     async def vectors_drop(self, collection: str, *, shared: bool = False) -> bool:
         """Delete a collection; returns whether it existed."""
-        dropped: bool = await self._issuer.call(
-            "vectors.drop", collection=collection, shared=shared
-        )
+        dropped: bool = await self._issuer.ask("vectors.drop", collection=collection, shared=shared)
         return dropped
 
     async def vectors_list(self) -> list[str]:
         """The names of the tenant's shared collections that this program may use, sorted."""
-        names: list[str] = await self._issuer.call("vectors.list")
+        names: list[str] = await self._issuer.ask("vectors.list")
         return names
 
 

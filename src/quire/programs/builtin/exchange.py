@@ -193,11 +193,11 @@ class _Sender:
         )
 
     def _compute_and_send(self, tokens: tuple[int, ...], position: int) -> None:
-        lane = self._compute
-        own = self._api.alloc_kvpage(lane, -(-len(tokens) // lane.page_size))
+        queue = self._compute
+        own = self._api.alloc_kvpage(queue, -(-len(tokens) // queue.page_size))
         before = self._computed
         self._computed = self._api.decode(
-            lane if before is None else lane.after(before),
+            queue if before is None else queue.after(before),
             self._pages,
             tokens,
             own,
@@ -205,8 +205,8 @@ class _Sender:
             stop=StopSpec(0),
         )
         self._pages += own
-        self._send_between(position, position + len(tokens), lane)
-        self._compute, self._other = self._other, lane
+        self._send_between(position, position + len(tokens), queue)
+        self._compute, self._other = self._other, queue
 
     def _see_and_send(self, tokens: tuple[int, ...], position: int) -> None:
         """Compute text and images from ``position`` on; send each whole page when it is

@@ -39,9 +39,9 @@ def open_lease(
         opaque=opaque,
         key=key,
         ttl_s=ttl_s,
-        adapter=queue.lane.model.adapter,
+        adapter=queue.state.model.adapter,
     )
-    return api.issuer.ask(queue, command, _same_lease)
+    return api.issuer.submit(queue, command, _same_lease)
 
 
 def send_pages(
@@ -63,7 +63,7 @@ def send_pages(
         target=target,
         content=content,
     )
-    return api.issuer.ask(queue, command, _same_sent)
+    return api.issuer.submit(queue, command, _same_sent)
 
 
 def take_lease(
@@ -81,16 +81,16 @@ def take_lease(
     for index, page in enumerate(pages):
         start = index * queue.page_size
         page.append(range(start, min(start + queue.page_size, num_tokens)))
-    return pages, api.issuer.ask(queue, command, nothing)
+    return pages, api.issuer.submit(queue, command, nothing)
 
 
 def renew_lease(api: Api, queue: Queue, lease: LeaseName, ttl_s: float) -> Reply[None]:
     command = RenewLease(id=api.issuer.command_id(), lease=lease, ttl_s=ttl_s)
-    return api.issuer.ask(queue, command, nothing)
+    return api.issuer.submit(queue, command, nothing)
 
 
 def close_lease(api: Api, queue: Queue, lease: LeaseName) -> Reply[None]:
-    return api.issuer.ask(queue, CloseLease(id=api.issuer.command_id(), lease=lease), nothing)
+    return api.issuer.submit(queue, CloseLease(id=api.issuer.command_id(), lease=lease), nothing)
 
 
 def pin_prefix(
@@ -102,9 +102,9 @@ def pin_prefix(
         tokens=list(tokens),
         price=price,
         ttl_s=ttl_s,
-        adapter=queue.lane.model.adapter,
+        adapter=queue.state.model.adapter,
     )
-    return api.issuer.ask(queue, command, _same_pinned)
+    return api.issuer.submit(queue, command, _same_pinned)
 
 
 def _same_lease(leased: Leased) -> Leased:

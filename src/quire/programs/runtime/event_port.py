@@ -113,7 +113,7 @@ class EventPort:
             raise InvalidArgument(
                 f"this program's node has no services: {question.name} is not offered"
             )
-        return await self._services.call(question.name, question.arguments)
+        return await self._services.ask(question.name, question.arguments)
 
     def _prepare_first(self, call: Issue) -> bool:
         """Post ``call`` once its commands are prepared; return False if there is nothing to

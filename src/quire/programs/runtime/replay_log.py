@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.commands import Command, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
@@ -36,7 +36,7 @@ class IssuedCommand:
     queue: QueueId
     asked: Command
     sent: Command
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[ReplyValue] = field(default_factory=list)
     error: ErrorRecord | None = None
     ended: bool = False
 
@@ -56,7 +56,7 @@ class RecordedReply:
 
     turn: int
     command: CommandId
-    reply: Reply
+    reply: ReplyValue
     error: ErrorRecord | None
     last: bool
     num_acts: int = 0
@@ -131,7 +131,7 @@ class ReplayLog:
         self,
         turn: int,
         command: CommandId,
-        reply: Reply,
+        reply: ReplyValue,
         error: ErrorRecord | None,
         last: bool,
         num_acts: int = 0,

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import AskService, Cancel, CloseQueue, Issue, QueueCall, ResetQueue
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
@@ -77,7 +77,7 @@ class ReplayPort:
         self._closing: set[QueueId] = set()
         self._waiting: deque[QueueCall] = deque()
         """A reset and all later calls, in order."""
-        self._held: list[tuple[CommandId, Reply, ErrorRecord | None, bool]] = []
+        self._held: list[tuple[CommandId, ReplyValue, ErrorRecord | None, bool]] = []
         self._pumping = False
         self._turn = log.heard[-1].turn + 1 if log.heard else 0
         self._turn_open = False
@@ -219,7 +219,7 @@ class ReplayPort:
 
     # -- ReplySink ---------------------------------------------------------------------------------
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         if self._over:
             return
         if command in self._dropped:
@@ -244,7 +244,7 @@ class ReplayPort:
         self._go_on()
         self._schedule_pump()
 
-    def _unheard(self, command: CommandId, reply: Reply) -> Reply:
+    def _unheard(self, command: CommandId, reply: ReplyValue) -> ReplyValue:
         """``reply`` without the tokens that the program already has, which must be the same."""
         known = self._known[command]
         if not isinstance(reply, DecodeChunk) or not known:
@@ -300,7 +300,7 @@ class ReplayPort:
     # -- in order ----------------------------------------------------------------------------------
 
     def _hear(
-        self, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
+        self, command: CommandId, reply: ReplyValue, error: ErrorRecord | None, last: bool
     ) -> None:
         if self._over:
             return
@@ -322,7 +322,7 @@ class ReplayPort:
         self._arrivals.heard(len(self._log.heard))
 
     def _pass_on(
-        self, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
+        self, command: CommandId, reply: ReplyValue, error: ErrorRecord | None, last: bool
     ) -> None:
         if error is None:
             self._sink.on_reply(command, reply, last)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import Call, CallBase
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
@@ -74,7 +74,7 @@ class GuestEvent(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=Fals
 
 class Replied(GuestEvent, frozen=True):
     command: CommandId
-    reply: Reply
+    reply: ReplyValue
     last: bool
 
 

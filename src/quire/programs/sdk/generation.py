@@ -87,13 +87,13 @@ class Generation:
                 if part:
                     yield part
             if self._ended:
-                self._raise_failure()
+                self._stream.raise_failure()
                 return
             await self._stream.next_news()
 
     async def _whole(self) -> Generated:
         await self._stream.ended()
-        self._raise_failure()
+        self._stream.raise_failure()
         tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids)
         last = self._chunks[-1]
         logprobs = [entry for chunk in self._chunks for entry in chunk.logprobs or ()]
@@ -106,11 +106,6 @@ class Generation:
             num_cached_tokens=self._chunks[0].num_cached_tokens,
             logprobs=tuple(logprobs) if logprobs else None,
         )
-
-    def _raise_failure(self) -> None:
-        error = self._stream.exception()
-        if error is not None:
-            raise error
 
     def _on_news(self) -> None:
         """Process what has arrived, so that the context is up to date even if the result is not

@@ -80,4 +80,4 @@ class PageLedger:
 
     def _close_when_dry(self, queue: Queue) -> None:
         command = Synchronize(id=self._issuer.command_id())
-        self._issuer.ask(queue, command, lambda _: self._core.close_queue(queue))
+        self._issuer.submit(queue, command, lambda _: self._core.close_queue(queue))

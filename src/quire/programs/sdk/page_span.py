@@ -228,7 +228,7 @@ class PageSpan:
         pages, self._pages = self._pages, []
         self._ledger.release([page for page in pages if page is not None], self.queue)
         is_idle = all(answer.done() for answer in self._behind)
-        has_failed = self.queue.lane.failure is not None
+        has_failed = self.queue.state.failure is not None
         self._ledger.retire(self.queue, at_once=has_failed and is_idle)
 
     # -- single pages ------------------------------------------------------------------------------

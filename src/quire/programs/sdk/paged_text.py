@@ -120,9 +120,9 @@ class PagedText:
                 "another task is computing a distribution of this context: await that first, or "
                 "give each task a fork"
             )
-        lane = self.queue.lane
-        if lane.failure is not None and lane.failure_seen:
-            self._begin_again(lane.failure)
+        state = self.queue.state
+        if state.failure is not None and state.failure_seen:
+            self._begin_again(state.failure)
 
     def _begin_again(self, failure: ErrorRecord) -> None:
         if not self._is_plain:

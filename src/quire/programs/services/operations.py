@@ -83,7 +83,7 @@ class ProgramServices:
         """Guards against ``close`` on another thread while the services are created: they are
         closed, too."""
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    async def ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """See ``ProgramPort.ask``."""
         services = self._services or self._open(name)
         for service in services:

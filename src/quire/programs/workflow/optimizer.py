@@ -177,7 +177,7 @@ class Graph:
     async def _recall(self, api: Api) -> None:
         """Fetch what the node has kept about earlier queries of the application."""
         if self.passes.speculates and self.app.experience.is_new:
-            seen = await api.issuer.call("speculation.recall", **self._whose)
+            seen = await api.issuer.ask("speculation.recall", **self._whose)
             self.app.experience.recall(seen)
 
     @property
@@ -192,9 +192,9 @@ class Graph:
         with suppress(QuireError):  # the program may have ended
             if scheduler.speculator.figures.num_begun:
                 figures = asdict(scheduler.speculator.figures)
-                await api.issuer.call("speculation.note", **figures)
+                await api.issuer.ask("speculation.note", **figures)
             if seen := self.app.experience.seen():
-                await api.issuer.call("speculation.learn", **self._whose, seen=seen)
+                await api.issuer.ask("speculation.learn", **self._whose, seen=seen)
 
     async def _record(self, api: Api, journal: Journal) -> QueryRecord:
         """Make the record of a query that continues from ``journal``.

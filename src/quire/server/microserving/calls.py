@@ -17,12 +17,12 @@ from quire.core.interfaces import ServedModel
 from quire.node import SessionHandle
 from quire.node.calls import BuiltIn, SessionCall
 from quire.server.context import caller_of, context_of, request_id_of
+from quire.server.disconnects import while_connected
 from quire.server.errors import HttpError
 from quire.server.identity import CallIdentity, identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
 from quire.server.schemas.generation import IdentityFields
-from quire.server.write_limit import disconnected
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -86,20 +86,13 @@ async def result_of(caller: Caller, program: BuiltIn[R, T], asked: R) -> T:
 
 async def _awaited(caller: Caller, call: SessionCall[T]) -> T:
     work = asyncio.create_task(_consumed(call))
-    waiting: set[asyncio.Task[object]] = {work}
-    if caller.watches:
-        waiting.add(asyncio.create_task(disconnected(caller.request.receive)))
-    try:
-        await asyncio.wait(waiting, timeout=caller.limit_s, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return work.result()
-        if any(task.done() for task in waiting):
-            raise HttpError(499, "the client has disconnected")
+    receive = caller.request.receive if caller.watches else None
+    outcome = await while_connected(work, receive, limit_s=caller.limit_s)
+    if outcome == "disconnected":
+        raise HttpError(499, "the client has disconnected")
+    if outcome == "timeout":
         raise UnknownHandle("the lease has expired meanwhile: call prep_recv again")
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+    return work.result()
 
 
 async def _consumed(call: SessionCall[T]) -> T:

@@ -1,23 +1,22 @@
 """Conversations to which responses are added, per tenant.
 
-Owns the limits on number, items, bytes and age. Beyond a limit the least recently used
-conversations are dropped; an item that makes a conversation too large is refused. Nothing is
-written to disk. Must not know how a response is made.
+Owns the limits on the items and bytes of one conversation: an item that makes it too large is
+refused. Beyond the tenant's limits the least recently used conversations are dropped (``Shelves``).
+Nothing is written to disk. Must not know how a response is made.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 import msgspec
 
 from quire.core.errors import NeverWithinQuota, UnknownHandle
 from quire.core.ids import TenantId
+from quire.server.responses.shelves import ShelfLimits, Shelves
 
 _BYTES_PER_ITEM = 1024
 """Estimated size of an item's objects, beside its text."""
@@ -46,20 +45,17 @@ class StoredConversation:
     used_s: float = 0.0
     num_bytes: int = 0
 
+    @property
+    def running(self) -> bool:
+        """A conversation may be dropped at any time."""
+        return False
+
     def item(self, item_id: str) -> dict[str, Any]:
         """Return an item. Raises ``UnknownHandle`` if there is none with this id."""
         for item in self.items:
             if item["id"] == item_id:
                 return item
         raise UnknownHandle(f"conversation {self.id} has no item {item_id[:100]!r}")
-
-
-@dataclass(slots=True)
-class _Shelf:
-    """One tenant's conversations, the least recently used first."""
-
-    entries: OrderedDict[str, StoredConversation] = field(default_factory=OrderedDict)
-    num_bytes: int = 0
 
 
 class ConversationStore:
@@ -73,9 +69,12 @@ class ConversationStore:
         unix_s: Callable[[], float],
     ) -> None:
         self._limits = limits
-        self._now_s = now_s
         self._unix_s = unix_s
-        self._shelves: dict[TenantId, _Shelf] = {}
+        self._shelves: Shelves[StoredConversation] = Shelves(
+            ShelfLimits(limits.ttl_s, limits.max_conversations, limits.max_bytes),
+            now_s,
+            on_drop=lambda _: None,
+        )
 
     def create(
         self, tenant: TenantId, metadata: Mapping[str, str], items: Sequence[dict[str, Any]]
@@ -86,23 +85,19 @@ class ConversationStore:
             f"conv_{secrets.token_hex(16)}", tenant, int(self._unix_s()), metadata
         )
         self._check(entry, items)
-        shelf = self._shelves.setdefault(tenant, _Shelf())
-        shelf.entries[entry.id] = entry
+        self._shelves.put(entry)
         self.grow(entry, items)
         return entry
 
     def get(self, tenant: TenantId, conversation_id: str) -> StoredConversation:
         """Return a conversation. Raises ``UnknownHandle`` if it does not exist, or is another
         tenant's."""
-        self._drop_old()
-        shelf = self._shelves.get(tenant, _Shelf())
-        entry = shelf.entries.get(conversation_id)
+        entry = self._shelves.find(tenant, conversation_id)
         if entry is None:
             raise UnknownHandle(
                 f"no conversation {conversation_id[:100]!r} is stored: it has been deleted, or has "
                 f"not been used for {self._limits.ttl_s:g} s"
             )
-        self._use(shelf, entry)
         return entry
 
     def add(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
@@ -117,24 +112,21 @@ class ConversationStore:
 
     def grow(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
         """Add a response's items to ``entry``, unless it has been deleted meanwhile."""
-        shelf = self._shelves.get(entry.tenant, _Shelf())
-        if shelf.entries.get(entry.id) is not entry:
+        if not self._shelves.holds(entry):
             return
         entry.items += items
-        self._count(shelf, entry, _num_bytes(items))
-        self._use(shelf, entry)
-        self._make_room(shelf, entry)
+        self._shelves.count(entry, entry.num_bytes + _num_bytes(items))
+        self._shelves.use(entry)
+        self._shelves.make_room(entry)
 
     def remove(self, entry: StoredConversation, item_id: str) -> None:
         """Remove an item. Raises ``UnknownHandle`` if there is none with this id."""
         item = entry.item(item_id)
         entry.items.remove(item)
-        self._count(self._shelves[entry.tenant], entry, -_num_bytes([item]))
+        self._shelves.count(entry, entry.num_bytes - _num_bytes([item]))
 
     def delete(self, entry: StoredConversation) -> None:
-        self._drop(self._shelves[entry.tenant], entry)
-
-    # -- bounds ------------------------------------------------------------------------------------
+        self._shelves.drop(entry)
 
     def _check(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
         num_items, limits = len(entry.items) + len(items), self._limits
@@ -145,34 +137,6 @@ class ConversationStore:
                 f"{limits.max_items} and {limits.max_bytes} are allowed: begin another one",
                 param="conversation",
             )
-
-    def _use(self, shelf: _Shelf, entry: StoredConversation) -> None:
-        entry.used_s = self._now_s()
-        shelf.entries.move_to_end(entry.id)
-
-    def _count(self, shelf: _Shelf, entry: StoredConversation, more: int) -> None:
-        entry.num_bytes += more
-        shelf.num_bytes += more
-
-    def _drop_old(self) -> None:
-        limit_s = self._now_s() - self._limits.ttl_s
-        for shelf in self._shelves.values():
-            old = takewhile(lambda entry: entry.used_s <= limit_s, shelf.entries.values())
-            for entry in list(old):
-                self._drop(shelf, entry)
-
-    def _make_room(self, shelf: _Shelf, wanted: StoredConversation) -> None:
-        limits = self._limits
-        for entry in list(shelf.entries.values()):
-            is_full = len(shelf.entries) > limits.max_conversations
-            if not is_full and shelf.num_bytes <= limits.max_bytes:
-                return
-            if entry is not wanted:
-                self._drop(shelf, entry)
-
-    def _drop(self, shelf: _Shelf, entry: StoredConversation) -> None:
-        del shelf.entries[entry.id]
-        shelf.num_bytes -= entry.num_bytes
 
 
 def _num_bytes(items: Sequence[dict[str, Any]]) -> int:

@@ -1,15 +1,14 @@
 """Stored responses, per tenant: their content, the conversation before them, their kept pages.
 
-Owns the limits on number, bytes and age, and on the share of a model's memory that their pages may
-hold. Beyond a limit the least recently used responses are dropped. Nothing is written to disk.
+Owns which responses contain an item, and the limit on the share of a model's memory that their
+pages may hold. Beyond the tenant's other limits the least recently used responses are dropped
+(``Shelves``). Nothing is written to disk.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import ModelId, TenantId
 from quire.node import KeptPages
 from quire.server.responses.background import BackgroundRun
+from quire.server.responses.shelves import ShelfLimits, Shelves
 from quire.server.schemas.messages import Message
 from quire.server.schemas.response_items import InputItem
 from quire.server.schemas.responses import ResponseObject
@@ -79,16 +79,6 @@ class StoredResponse:
         return [*self.input_items, *(item.model_dump() for item in output)]
 
 
-@dataclass(slots=True)
-class _Shelf:
-    """One tenant's responses, the least recently used first, and the responses that contain an
-    item, by its id. Several may: clients that resend a conversation repeat the ids of its items."""
-
-    entries: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
-    holders: dict[str, dict[str, StoredResponse]] = field(default_factory=dict)
-    num_bytes: int = 0
-
-
 class ResponseStore:
     """The responses of all tenants. ``now_s`` is a monotonic clock; ``num_blocks`` returns the size
     of a model's memory."""
@@ -100,22 +90,26 @@ class ResponseStore:
         num_blocks: Callable[[ModelId], int],
     ) -> None:
         self._limits = limits
-        self._now_s = now_s
         self._num_blocks = num_blocks
-        self._shelves: dict[TenantId, _Shelf] = {}
+        self._shelves: Shelves[StoredResponse] = Shelves(
+            ShelfLimits(limits.ttl_s, limits.max_responses, limits.max_bytes),
+            now_s,
+            on_drop=self._dropped,
+        )
+        self._holders: dict[tuple[TenantId, str], dict[str, StoredResponse]] = {}
+        """The responses that contain an item, by tenant and item's id. Several may: clients that
+        resend a conversation repeat the ids of its items."""
 
     def put(self, entry: StoredResponse) -> None:
         """Store a response."""
-        shelf = self._shelves.setdefault(entry.tenant, _Shelf())
-        shelf.entries[entry.id] = entry
-        self._use(shelf, entry)  # set first: the response may have run for longer than the ttl
-        self._drop_old()
-        self._count(shelf, entry, _num_bytes(entry))
+        self._shelves.put(entry)  # used first: the response may have run for longer than the ttl
+        self._shelves.drop_old()
+        self._count(entry, _num_bytes(entry))
         for item in entry.items():
-            shelf.holders.setdefault(item["id"], {})[entry.id] = entry
-        self._make_room(shelf, entry)
+            self._holders.setdefault((entry.tenant, item["id"]), {})[entry.id] = entry
+        self._shelves.make_room(entry)
         if entry.kept is not None:
-            self._release_pages(shelf, entry.kept.model)
+            self._release_pages(entry.tenant, entry.kept.model)
 
     def grown(self, entry: StoredResponse) -> None:
         """Count the new events of a background response. Other responses are dropped to make room
@@ -127,14 +121,13 @@ class ResponseStore:
         if not self.holds(entry):
             return  # deleted: its run is being cancelled
         assert entry.run is not None, "what grows runs"
-        shelf, limit = self._shelves[entry.tenant], self._limits.max_bytes
-        more = entry.run.num_bytes - entry.num_event_bytes
-        self._count(shelf, entry, entry.num_bytes + more)
-        self._make_room(shelf, entry)
-        if shelf.num_bytes > limit:
+        self._count(entry, entry.num_bytes + entry.run.num_bytes - entry.num_event_bytes)
+        self._shelves.make_room(entry)
+        num_bytes, limit = self._shelves.num_bytes(entry.tenant), self._limits.max_bytes
+        if num_bytes > limit:
             raise QuotaExceeded(
                 f"this response has {entry.num_bytes} bytes, and all that is stored and running "
-                f"{shelf.num_bytes} of {limit} that one tenant may have: run fewer in the "
+                f"{num_bytes} of {limit} that one tenant may have: run fewer in the "
                 "background at a time, or without a stream to follow"
             )
 
@@ -149,15 +142,12 @@ class ResponseStore:
     def get(self, tenant: TenantId, response_id: str) -> StoredResponse:
         """Return a response. Raises ``UnknownHandle`` if it does not exist, or is another
         tenant's."""
-        self._drop_old()
-        shelf = self._shelves.get(tenant, _Shelf())
-        entry = shelf.entries.get(response_id)
+        entry = self._shelves.find(tenant, response_id)
         if entry is None:
             raise UnknownHandle(
                 f"no response {response_id[:100]!r} is stored: it was not to be, has been deleted, "
                 f"or has not been used for {self._limits.ttl_s:g} s"
             )
-        self._use(shelf, entry)
         return entry
 
     def item(self, tenant: TenantId, item_id: str, param: str) -> InputItem:
@@ -175,9 +165,8 @@ class ResponseStore:
 
     def find_item(self, tenant: TenantId, item_id: str) -> dict[str, Any] | None:
         """Return an item of a stored response, as clients receive it; None: no response has it."""
-        self._drop_old()
-        shelf = self._shelves.get(tenant, _Shelf())
-        for entry in shelf.holders.get(item_id, {}).values():
+        self._shelves.drop_old()
+        for entry in self._holders.get((tenant, item_id), {}).values():
             for item in entry.items():
                 if item["id"] == item_id:
                     return item
@@ -185,18 +174,15 @@ class ResponseStore:
 
     def delete(self, tenant: TenantId, response_id: str) -> None:
         """Delete a response; one that is running is cancelled. Raises ``UnknownHandle``."""
-        entry = self.get(tenant, response_id)
-        self._drop(self._shelves[tenant], entry)
+        self._shelves.drop(self.get(tenant, response_id))
 
     def holds(self, entry: StoredResponse) -> bool:
         """Return whether ``entry`` is still stored."""
-        shelf = self._shelves.get(entry.tenant)
-        return shelf is not None and shelf.entries.get(entry.id) is entry
+        return self._shelves.holds(entry)
 
     def check_running(self, tenant: TenantId) -> None:
         """Raise ``QuotaExceeded`` if the tenant has too many background responses."""
-        shelf = self._shelves.get(tenant, _Shelf())
-        num_running = sum(entry.running for entry in shelf.entries.values())
+        num_running = sum(entry.running for entry in self._shelves.of(tenant))
         if num_running >= self._limits.max_running:
             raise QuotaExceeded(
                 f"{num_running} responses are running in the background, the most that one tenant "
@@ -205,7 +191,7 @@ class ResponseStore:
 
     async def close(self) -> None:
         """End all background responses."""
-        runs = [e.run for s in self._shelves.values() for e in s.entries.values() if e.run]
+        runs = [entry.run for entry in self._shelves if entry.run]
         for run in runs:
             run.cancel()
         for run in runs:
@@ -213,42 +199,15 @@ class ResponseStore:
 
     # -- bounds ------------------------------------------------------------------------------------
 
-    def _use(self, shelf: _Shelf, entry: StoredResponse) -> None:
-        entry.used_s = self._now_s()
-        shelf.entries.move_to_end(entry.id)
-
-    def _drop_old(self) -> None:
-        """Drop expired responses of all tenants: a tenant that never calls again would otherwise
-        keep its responses and pages."""
-        limit_s = self._now_s() - self._limits.ttl_s
-        for shelf in self._shelves.values():
-            old = takewhile(lambda entry: entry.used_s <= limit_s, shelf.entries.values())
-            for entry in [entry for entry in old if not entry.running]:
-                self._drop(shelf, entry)
-
-    def _count(self, shelf: _Shelf, entry: StoredResponse, num_bytes: int) -> None:
-        shelf.num_bytes += num_bytes - entry.num_bytes
-        entry.num_bytes = num_bytes
+    def _count(self, entry: StoredResponse, num_bytes: int) -> None:
+        self._shelves.count(entry, num_bytes)
         entry.num_event_bytes = 0 if entry.run is None else entry.run.num_bytes
 
-    def _make_room(self, shelf: _Shelf, wanted: StoredResponse) -> None:
-        """Drop responses until the limits hold, but never ``wanted``: its client was answered that
-        it is stored."""
-        limits = self._limits
-        if len(shelf.entries) <= limits.max_responses and shelf.num_bytes <= limits.max_bytes:
-            return
-        for entry in list(shelf.entries.values()):
-            is_full = len(shelf.entries) > limits.max_responses
-            if not is_full and shelf.num_bytes <= limits.max_bytes:
-                return
-            if not entry.running and entry is not wanted:
-                self._drop(shelf, entry)
-
-    def _release_pages(self, shelf: _Shelf, model: ModelId) -> None:
+    def _release_pages(self, tenant: TenantId, model: ModelId) -> None:
         limit = int(self._num_blocks(model) * self._limits.page_share)
         kept = [
             entry.kept
-            for entry in shelf.entries.values()
+            for entry in self._shelves.of(tenant)
             if entry.kept is not None and not entry.kept.released and entry.kept.model == model
         ]
         num_pages = sum(one.num_pages for one in kept)
@@ -258,14 +217,12 @@ class ResponseStore:
             num_pages -= one.num_pages
             one.release()
 
-    def _drop(self, shelf: _Shelf, entry: StoredResponse) -> None:
-        del shelf.entries[entry.id]
-        shelf.num_bytes -= entry.num_bytes
+    def _dropped(self, entry: StoredResponse) -> None:
         for item in entry.items():
-            holders = shelf.holders.get(item["id"], {})
+            holders = self._holders.get((entry.tenant, item["id"]), {})
             holders.pop(entry.id, None)
             if not holders:
-                shelf.holders.pop(item["id"], None)
+                self._holders.pop((entry.tenant, item["id"]), None)
         if entry.kept is not None:
             entry.kept.release()
         if entry.run is not None:

@@ -30,6 +30,7 @@ from quire.programs.library import LIBRARY
 from quire.programs.sandbox.program import GuestProgram
 from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.direct_routes import MSGPACK
+from quire.server.disconnects import while_connected
 from quire.server.errors import HttpError
 from quire.server.program_records import launched
 from quire.server.routes.programs import PublicId
@@ -42,7 +43,6 @@ from quire.server.schemas.microserving import (
 )
 from quire.server.schemas.programs import Program
 from quire.server.strict_json import StrictRoute
-from quire.server.write_limit import disconnected
 
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 
@@ -79,18 +79,14 @@ async def records(request: Request, body: RecordsQuestion) -> Response:
     asked = RecordsWanted(body.reader, body.feed, body.number, body.gone)
     node, tenant = _of_cluster(request).node, caller_of(request)
     telling = asyncio.create_task(node.for_routers.told_records(asked, tenant))
-    gone = asyncio.create_task(disconnected(request.receive))
-    try:
-        await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not telling.done():
+
+    def give_up(has_disconnected: bool) -> None:
+        if has_disconnected:
             node.for_routers.left_records(body.reader, tenant)
-            raise HttpError(499, "the client has disconnected")
-        told = telling.result()
-    finally:
-        telling.cancel()
-        gone.cancel()
-        await asyncio.gather(telling, gone, return_exceptions=True)
-    return Response(msgspec.msgpack.encode(told), media_type=MSGPACK)
+
+    if await while_connected(telling, request.receive, on_cancel=give_up) != "ended":
+        raise HttpError(499, "the client has disconnected")
+    return Response(msgspec.msgpack.encode(telling.result()), media_type=MSGPACK)
 
 
 @router.post(

@@ -52,7 +52,7 @@ class EngineDriver:
         self.engine = engine
         self.info = engine.info
         self.page_size = engine.info.pool.page_size
-        self._steps = count()
+        self._serials = count()
         self._tables = count(1)
         self._transfers = count()
         self._rung = Event()
@@ -60,9 +60,11 @@ class EngineDriver:
 
     def execute(self, **stages: Any) -> BatchResult:
         """Send one message."""
-        step = next(self._steps)
-        result = self.engine.execute(Batch(step=step, **stages))
-        assert result.step == step, f"the result of step {step} says step {result.step}"
+        serial = next(self._serials)
+        result = self.engine.execute(Batch(serial=serial, **stages))
+        assert result.serial == serial, (
+            f"message {serial} has the result of message {result.serial}"
+        )
         return result
 
     def begin_swap_out(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> SwapOut:

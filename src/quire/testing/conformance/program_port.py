@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from quire.core import commands as c
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import (
     Cancel,
     CloseQueue,
@@ -29,13 +29,13 @@ QUEUE = QueueId(1)
 class ReplyRecorder:
     """A ``ReplySink`` that records everything and lets a test wait for ends of commands."""
 
-    replies: dict[CommandId, list[Reply]] = field(default_factory=dict)
+    replies: dict[CommandId, list[ReplyValue]] = field(default_factory=dict)
     errors: dict[CommandId, ErrorRecord] = field(default_factory=dict)
     order: list[CommandId] = field(default_factory=list)
     terminated: ErrorRecord | None = None
     _ends: dict[CommandId, asyncio.Future[None]] = field(default_factory=dict)
 
-    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def on_reply(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         self.replies.setdefault(command, []).append(reply)
         if last:
             self._end(command)

@@ -164,9 +164,9 @@ class FakeEngine:
         self._step_time = step_time or StepTime()
         self._sequences: dict[SequenceId, FakeSequence] = {}
         self._seen: dict[int, tuple[int, ...]] = {}
-        self._next_step: int | None = None
+        self._next_message: int | None = None
         self._fault: EngineFault | None = None
-        self._crash_at_step: int | None = None
+        self._crash_at: int | None = None
         self._begun: list[SendSlots] = []
         self._row_failures: dict[int, dict[tuple[str, int], QuireError]] = {}
 
@@ -184,13 +184,13 @@ class FakeEngine:
         """Sequences opened and not closed, ended or not."""
         return frozenset(self._sequences)
 
-    def crash_at(self, step: int) -> None:
-        """Lose the engine when it executes ``step``."""
-        self._crash_at_step = step
+    def crash_at(self, message: int) -> None:
+        """Lose the engine when it executes that ``message``."""
+        self._crash_at = message
 
-    def fail_row(self, step: int, stage: str, index: int, error: QuireError) -> None:
+    def fail_row(self, message: int, stage: str, index: int, error: QuireError) -> None:
         """Let one row of a future message fail: ``stage`` is a field of ``Batch``."""
-        self._row_failures.setdefault(step, {})[stage, index] = error
+        self._row_failures.setdefault(message, {})[stage, index] = error
 
     def close(self) -> None:
         if self.exchange is not None:
@@ -250,13 +250,13 @@ class FakeEngine:
             self.exchange.wake_by(ring)
 
     def _execute(self, batch: Batch) -> BatchResult:
-        if batch.step == self._crash_at_step:
-            raise EngineFault(f"injected crash at step {batch.step}")
+        if batch.serial == self._crash_at:
+            raise EngineFault(f"injected crash at message {batch.serial}")
         require(
-            self._next_step in (None, batch.step),
-            f"message {batch.step} arrives where {self._next_step} is due",
+            self._next_message in (None, batch.serial),
+            f"message {batch.serial} arrives where {self._next_message} is due",
         )
-        self._next_step = batch.step + 1
+        self._next_message = batch.serial + 1
         for state in self._sequences.values():
             state.emitted.clear()
         context = MessageContext(
@@ -267,7 +267,7 @@ class FakeEngine:
             logits_of=self._logits,
             score_logits_of=lambda hidden: logits_of(hidden, self._info.vocab_size),
             observe=self._observe,
-            injected=self._row_failures.pop(batch.step, {}),
+            injected=self._row_failures.pop(batch.serial, {}),
         )
         kinds = [
             (type(op), getattr(op, "tier", None))

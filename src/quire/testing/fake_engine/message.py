@@ -17,7 +17,7 @@ from quire.testing.fake_engine.violations import require
 
 def run_message(context: MessageContext, batch: Batch) -> BatchResult:
     """Stages 2 to 5. ``elapsed_s`` is left at 0."""
-    result = BatchResult(step=batch.step, elapsed_s=0.0, failures=context.failures)
+    result = BatchResult(serial=batch.serial, elapsed_s=0.0, failures=context.failures)
     _check_size(context, batch)
     advance = AdvanceStage(context, batch.num_steps)
     if batch.embeds is not None:

@@ -156,7 +156,7 @@ class DecodeLowering:
             builder.filled += filled
         targets = self._score_targets(run, count)
         pages = self._pages(run)
-        table = self._engine.place_table(run.entry.queue, pages, run.hidden, builder.step)
+        table = self._engine.place_table(run.entry.queue, pages, run.hidden, builder.serial)
         first_token = run.num_run
         run.num_run += count
         row = ForwardRow(

@@ -253,7 +253,7 @@ class Lowering:
         table = None
         if pages:
             queue = run.entry.queue
-            table = self._engine.place_table(queue, pages, run.hidden, builder.step).id
+            table = self._engine.place_table(queue, pages, run.hidden, builder.serial).id
         row = ForwardRow(
             table=table,
             tokens=[0] * count,

@@ -24,10 +24,10 @@ class RestoreJob:
 
     ``offset``: how many tokens of the first missing content have been run. ``requester``: the
     command for which memory is claimed, the most senior that waits for one of the contents.
-    ``step``: the last message that carries a row of the job.
+    ``message``: the number of the last message that carries a row of the job.
     """
 
-    __slots__ = ("contents", "missing", "number", "offset", "requester", "step")
+    __slots__ = ("contents", "message", "missing", "number", "offset", "requester")
 
     def __init__(self, contents: list[Content], requester: Entry, number: int) -> None:
         self.contents = contents
@@ -35,7 +35,7 @@ class RestoreJob:
         self.offset = 0
         self.requester = requester
         self.number = number
-        self.step = -1
+        self.message = -1
 
     @property
     def key(self) -> tuple[str, int]:
@@ -122,9 +122,9 @@ class Restorer:
     ) -> None:
         """Add one row of every job (of those for ``program``, if given) that is not in the message
         yet, as the budget allows, the most senior first."""
-        self._end_jobs(builder.step)
+        self._end_jobs(builder.serial)
         for job in sorted(self.jobs, key=lambda job: job.order):
-            is_meant = program in (None, job.requester.program) and job.step != builder.step
+            is_meant = program in (None, job.requester.program) and job.message != builder.serial
             # A claim for a job before it may have broken it.
             can_run = is_meant and not self._is_over(job) and not self._waits(job)
             if can_run and builder.budget > 0:
@@ -138,11 +138,11 @@ class Restorer:
         self._in_message = []
         self._end_jobs(None)
 
-    def _end_jobs(self, step: int | None) -> None:
-        """End the jobs that are over and not in message ``step``. One that has lost a page on which
+    def _end_jobs(self, message: int | None) -> None:
+        """End the jobs that are over and not in ``message``. One that has lost a page on which
         it builds begins again at once, so that no junior claim takes what is left of its chain."""
         for job in list(self.jobs):
-            if job.step == step or not self._is_over(job):
+            if job.message == message or not self._is_over(job):
                 continue
             begins_again = self._is_wanted(job)
             lost = [c for c in job.contents if c.is_lost or id(c) in job.missing]
@@ -192,8 +192,10 @@ class Restorer:
         row.positions = list(range(position, position + count))
         row.embeds, row.outputs = [-1] * count, [-1] * count
         blocks = [NO_BLOCK if c.block is None else c.block for c in job.contents[: len(words)]]
-        row.table = engine.tables.place(job.key, blocks, words, builder.step, engine.operations).id
-        job.step = builder.step
+        row.table = engine.tables.place(
+            job.key, blocks, words, builder.serial, engine.operations
+        ).id
+        job.message = builder.serial
         self.num_restored_tokens += count
         builder.restore(row, [content for content, _, _ in spans], job.requester)
 

@@ -140,7 +140,7 @@ class GuestIo:
         self._questions.start(question)
 
     async def _ask(self, question: AskService) -> Any:
-        return await self._services.call(question.name, question.arguments)
+        return await self._services.ask(question.name, question.arguments)
 
     def drop(self, number: int) -> bool:
         """Cancel a question; return False if it is not one of this host's."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import AskService
 from quire.core.commands import Dists, Imported, Sampled
 from quire.core.decoding import DecodeChunk
@@ -34,7 +34,7 @@ class RingEvent(msgspec.Struct, frozen=True, gc=False):
     undo: AskService | None = None
 
 
-def reply_event(op: int, command: int, reply: Reply, last: bool) -> RingEvent:
+def reply_event(op: int, command: int, reply: ReplyValue, last: bool) -> RingEvent:
     match reply:
         case None:
             return RingEvent(op, command, last=last)

@@ -13,7 +13,7 @@ from itertools import count
 
 import msgspec
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import AskService, CreateQueue, Issue
 from quire.core.errors import (
     InvalidArgument,
@@ -352,7 +352,7 @@ class ModuleRunner:
         calls = self._services.take_put_back()
         return [m.Received(num_read), *calls] if num_read else calls
 
-    def _replied(self, command: CommandId, reply: Reply, last: bool) -> None:
+    def _replied(self, command: CommandId, reply: ReplyValue, last: bool) -> None:
         op = self._waiting.pop(command, None) if last else self._waiting.get(command)
         if op is not None and command < abi.HOST_IDS:
             self._events.append(reply_event(op, command, reply, last))

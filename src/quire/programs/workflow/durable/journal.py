@@ -73,7 +73,7 @@ class Journal:
             UnknownHandle: ``resume``, and nothing is stored.
             CapacityError: the query is being answered.
         """
-        answer: dict[str, Any] = await api.issuer.call(
+        answer: dict[str, Any] = await api.issuer.ask(
             "queries.open", workflow=workflow, key=name.key, must_exist=name.resume
         )
         journal = cls(api, answer["number"], name)
@@ -97,7 +97,7 @@ class Journal:
 
     async def close(self) -> None:
         with suppress(QuireError):  # the program, with which it closes, may have ended
-            await self._api.issuer.call("queries.close", number=self._number)
+            await self._api.issuer.ask("queries.close", number=self._number)
 
     # -- what is kept ------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Journal:
         Raises:
             CapacityError, QuotaExceeded: the entry cannot be stored.
         """
-        await self._api.issuer.call("queries.append", number=self._number, frame=encoded(entry))
+        await self._api.issuer.ask("queries.append", number=self._number, frame=encoded(entry))
         if isinstance(entry, QueryHead | QueryPlanned):
             self._note(entry)
 
@@ -176,7 +176,7 @@ class Journal:
         assert self.head is not None, "it has begun"
         head = msgspec.structs.replace(self.head, query="{}")
         entries = [encoded(head), encoded(QueryFinished(results, num_primitives))]
-        await self._api.issuer.call("queries.finish", number=self._number, frames=entries)
+        await self._api.issuer.ask("queries.finish", number=self._number, frames=entries)
 
     def _note(self, entry: AnyEntry) -> None:
         match entry:

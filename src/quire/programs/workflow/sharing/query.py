@@ -39,7 +39,7 @@ class Sharing:
         key = _digest(depends)
         if key is None:
             return await compute()
-        how, value = await self._api.issuer.call("shared.begin", key=key)
+        how, value = await self._api.issuer.ask("shared.begin", key=key)
         if how != "own":
             self.how[primitive.id] = how
             return _DECODER.decode(value)
@@ -58,12 +58,12 @@ class Sharing:
     async def identity(self, function: Callable[..., Any]) -> int | None:
         """Return a number for this ``function`` that no other gets, even after the function is
         gone, or None if the function cannot have one."""
-        number: int | None = await self._api.issuer.call("shared.function", function=function)
+        number: int | None = await self._api.issuer.ask("shared.function", function=function)
         return number
 
     async def _tell(self, name: str, **arguments: Any) -> None:
         try:
-            await self._api.issuer.call(name, **arguments)
+            await self._api.issuer.ask(name, **arguments)
         except QuireError:  # the program has ended, and what it was computing with it
             return
 

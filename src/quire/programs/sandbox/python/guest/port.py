@@ -212,7 +212,7 @@ class GuestStream:
         if self._ended:
             return None
         try:
-            part = await self._issuer.call("http.read", stream=self._stream)
+            part = await self._issuer.ask("http.read", stream=self._stream)
         except BaseException:
             self._ended = True
             raise
@@ -223,7 +223,7 @@ class GuestStream:
         self._ended = True
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            await self._issuer.call("http.close", stream=stream)
+            await self._issuer.ask("http.close", stream=stream)
 
 
 class GuestNetwork:
@@ -264,7 +264,7 @@ class GuestNetwork:
         headers: Mapping[str, str] | None = None,
     ) -> GuestStream:
         named = None if headers is None else dict(headers)
-        opened = await self.issuer.call(
+        opened = await self.issuer.ask(
             "http.open", method=method, url=url, content=content, headers=named
         )
         return GuestStream(self.issuer, opened)

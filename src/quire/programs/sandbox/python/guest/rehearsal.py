@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from quire.core.actions import Reply
+from quire.core.actions import ReplyValue
 from quire.core.calls import Issue
 from quire.core.commands import Command, Decode, GetNextDist, Sample, Sampled
 from quire.core.commands import Dists as DistsReply
@@ -152,7 +152,7 @@ def _events(call: m.GuestCalls) -> list[m.GuestEvents]:
 
 
 def _replies(command: Command) -> list[m.GuestEvents]:
-    reply: Reply = None
+    reply: ReplyValue = None
     match command:
         case Decode():
             last = DecodeChunk([2], finish_reason="length", seed=1)
