@@ -16,7 +16,7 @@ from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId, ModelId
-from quire.core.interfaces import Clock, ServedModel
+from quire.core.interfaces import ProgramClock, ServedModel
 from quire.core.traits import NODE_TRAITS
 from quire.node.control_thread import ControlThread
 from quire.node.engine_loading import OnProgress
@@ -44,7 +44,7 @@ class EngineFleet:
         backend: EngineBackend,
         control: ControlThread,
         *,
-        clock: Clock,
+        clock: ProgramClock,
         on_progress: OnProgress,
         on_change: Callable[[], None],
         node_traits: frozenset[str] = NODE_TRAITS,
