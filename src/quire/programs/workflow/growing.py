@@ -28,7 +28,7 @@ from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.scheduler import GrownGraph
 from quire.programs.workflow.template import App
-from quire.programs.workflow.values import QUERY, Ref, ValueType, fits
+from quire.programs.workflow.values import QUERY, Ref, ValueType, fits, plain
 
 
 class TemplateGrower:
@@ -67,8 +67,9 @@ class TemplateGrower:
         made: Any = again
         if again is None:
             threads = self._origin.function_threads
+            given = await plain(inputs)
             made = await called(
-                node.name, node.config["function"], engine.functions, inputs, threads
+                node.name, node.config["function"], engine.functions, given, threads
             )
         if not isinstance(made, Growth):
             return _outputs(primitive, made)

@@ -23,7 +23,7 @@ from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.recording import NO_RECORD, OutcomeUnknown, QueryRecord
 from quire.programs.workflow.speculation import Experience, Speculator
-from quire.programs.workflow.values import Ref
+from quire.programs.workflow.values import Ref, plain
 from quire.programs.workflow.watching import PrimitiveStep, StepLog, Watcher
 
 MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
@@ -128,7 +128,7 @@ class GraphScheduler:
                 await runner.close()
         if self.speculator is not None:
             await self._watcher.speculated(self.speculator.figures)
-        return self.state.results()
+        return await plain(self.state.results())
 
     async def _begin(self, ready: list[Primitive], group: asyncio.TaskGroup) -> None:
         """Start primitives; those without work for an engine end here.

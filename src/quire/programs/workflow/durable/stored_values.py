@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from quire.core.errors import InvalidArgument
+from quire.programs.api.packed_vectors import PackedVectors
 from quire.programs.workflow.values import ValueType
 
 _MAX_DEPTH = 64
@@ -69,6 +70,8 @@ def json_of(where: str, name: str, value: Any) -> str:
 
 def _packed(rows: Any) -> _Vectors | None:
     """Pack ``rows``, or return None if they are not a list of equally long rows of floats."""
+    if isinstance(rows, PackedVectors):
+        return _Vectors("f", rows.dimensions, rows.values)
     if not rows or not all(isinstance(row, list) and row for row in rows):
         return None
     if len(set(map(len, rows))) > 1:
@@ -81,8 +84,10 @@ def _packed(rows: Any) -> _Vectors | None:
     return _Vectors(packed.typecode, len(rows[0]), packed.tobytes())
 
 
-def _unpacked(vectors: _Vectors) -> list[list[float]]:
-    numbers: array[float] = array("f" if vectors.code == "f" else "d")
+def _unpacked(vectors: _Vectors) -> Sequence[list[float]]:
+    if vectors.code == "f":
+        return PackedVectors(vectors.numbers, vectors.dimensions)
+    numbers: array[float] = array("d")
     numbers.frombytes(vectors.numbers)
     each = vectors.dimensions
     return [numbers[start : start + each].tolist() for start in range(0, len(numbers), each)]

@@ -14,7 +14,7 @@ from quire.programs.workflow.functions import called
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.sharing import Sharing
-from quire.programs.workflow.values import LISTS, ValueType
+from quire.programs.workflow.values import LISTS, ValueType, plain
 from quire.programs.workflow.vectors import QueryVectors
 
 
@@ -70,6 +70,7 @@ class ToolRunner:
         self._threads = threads or FunctionThreads()
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        inputs = await plain(inputs)
         if self._sharing is None or not primitive.config.get("pure"):
             return await self._called(primitive, inputs)
         function = self._functions[primitive.config["function"]]

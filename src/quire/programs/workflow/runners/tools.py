@@ -26,7 +26,7 @@ from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.recording import OutcomeUnknown
 from quire.programs.workflow.runners.local import check_type
 from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.values import ValueType, plain
 
 _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
@@ -48,6 +48,7 @@ class McpToolRunner:
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         name: str = primitive.config["function"]
         where = f"the tool {name!r} of the MCP server {self._tools.server}"
+        inputs = await plain(inputs)
         try:
             async with asyncio.timeout(self._tools.timeout_s):
                 server = await self._opened()
@@ -120,6 +121,7 @@ class ProgramRunner:
         self._api, self._tool = api, tool
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        inputs = await plain(inputs)
         given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
         where = f"the program {self._tool.program!r}"
         try:
