@@ -24,7 +24,7 @@ from quire.programs.workflow.components.building import DONE_MARK
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.recording import OutcomeUnknown
-from quire.programs.workflow.runners.local import check_type
+from quire.programs.workflow.runners.local import checked_result
 from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.values import ValueType, plain
 
@@ -63,8 +63,7 @@ class McpToolRunner:
             raise ProgramError(f"{where} failed: {result.text[:1000] or 'it does not say why'}")
         (kind,) = primitive.outputs.values()
         made = _value(where, kind, result)
-        check_type(primitive, kind, made)
-        return {"out": made}
+        return {"out": await checked_result(primitive, where, made)}
 
     async def check(self, primitives: Sequence[Primitive]) -> None:
         """Refuse calls of tools that the server does not offer, or with arguments they do not take.
@@ -145,8 +144,7 @@ class ProgramRunner:
             raise type(exc)(f"{where}: {exc.message}", **exc.details) from exc
         (kind,) = primitive.outputs.values()
         made = True if kind is ValueType.DONE else made
-        check_type(primitive, kind, made)
-        return {"out": made}
+        return {"out": await checked_result(primitive, where, made)}
 
     async def close(self) -> None:
         """Do nothing: its children end with the query."""
