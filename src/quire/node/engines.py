@@ -92,6 +92,16 @@ class EngineFleet:
             raise EngineLost(f"model {wanted} cannot be served: {replicas[0].detail}")
         return self.models.get(wanted)
 
+    def check_any(self) -> None:
+        """Do nothing if a model is loaded.
+
+        Raises:
+            ModelNotFound: none will be loaded.
+            EngineLost: the default model is still loading, or given up.
+        """
+        if not self.models.models():
+            self.find_model(None)
+
     async def start(self, *, wait_ready: bool) -> None:
         """Start all engines at once.
 

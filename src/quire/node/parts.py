@@ -161,6 +161,7 @@ class NodeParts:
             connector,
             self.inspect,
             self.uploads,
+            self.fleet.check_any,
         )
 
     def encoder(self, name: str | None, kind: EncoderKind) -> EncoderService:
