@@ -43,17 +43,18 @@ def check_new_pages(pages: list[PageId], program: Program) -> None:
 
 def check_held_pages(pages: Iterable[PageId], queue: CommandQueue) -> None:
     """Check that the program holds ``pages``, on the engine of ``queue``."""
+    held, engine = queue.program.pages, queue.engine
     for page_id in pages:
-        page = queue.program.pages.get(page_id)
+        page = held.get(page_id)
         if page is None or page.is_released:
             raise UnknownHandle(
                 f"page {page_id} is not held by this program: allocate or import it first, "
                 "and free it once",
                 page=page_id,
             )
-        if page.engine != queue.engine:
+        if page.engine != engine:
             raise InvalidArgument(
-                f"page {page_id} lives on engine {page.engine}, this queue on {queue.engine}: "
+                f"page {page_id} lives on engine {page.engine}, this queue on {engine}: "
                 "export and import it there"
             )
 

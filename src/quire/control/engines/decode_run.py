@@ -9,6 +9,7 @@ from __future__ import annotations
 from quire.control.engines.forward_run import hidden_fills
 from quire.control.memory.append_cursor import AppendCursor
 from quire.control.memory.content import Content
+from quire.control.memory.packed_tokens import TOKEN_BYTES, pack_tokens
 from quire.control.memory.pages import Page
 from quire.control.memory.tables import ResidentTable
 from quire.control.programs.program import Entry
@@ -19,6 +20,7 @@ from quire.core.ids import SequenceId
 
 class DecodeRun:
     """``tokens``: prompt, then output. The first ``num_run`` have K and V in the pages.
+    ``packed``: those that there were when it began, until a sequence is opened.
 
     While ``sequence`` is set the engine appends tokens itself: all tokens but the last have been
     run. ``num_opened_with``: the number of tokens when the sequence was opened.
@@ -34,6 +36,7 @@ class DecodeRun:
         self,
         entry: Entry,
         command: Decode,
+        packed: bytes,
         context: list[Page],
         cursor: AppendCursor,
         sampler: SamplerSpec,
@@ -46,6 +49,7 @@ class DecodeRun:
         self.sampler = sampler
         self.max_tokens = max_tokens
         self.tokens = list(command.tokens)
+        self.packed = packed
         self.start_position = command.position
         self.num_logprobs = command.num_logprobs
         self.streams = command.stream
@@ -91,14 +95,19 @@ class DecodeRun:
     def is_open(self) -> bool:
         return self.sequence is not None
 
-    @property
-    def history(self) -> list[int]:
-        return self.command.history + self.tokens if self.command.history else self.tokens
+    def take_packed_history(self) -> bytes:
+        """The tokens that a sequence continues, packed."""
+        packed, self.packed = self.packed, b""  # it is long, and seldom needed again
+        if len(packed) != len(self.tokens) * TOKEN_BYTES:
+            packed = pack_tokens(self.tokens)
+        before = self.command.history
+        return pack_tokens(before) + packed if before else packed
 
     def begin_again(self, cursor: AppendCursor) -> None:
         """Begin again after the engine was lost. ``cursor`` appends to the same pages elsewhere, as
         they were when the command began. What was sent stays sent."""
         self.cursor = cursor
+        self.packed = pack_tokens(self.tokens)
         self.num_run = self.num_cached = self.num_outstanding = 0
         self.table_pages = []
         self.first_entry = self.next_slot = self.limit_slot = 0
