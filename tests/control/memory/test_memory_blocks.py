@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.memory import Memory
-from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.memory.operations import OperationList
+from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.memory.promises import NO_RECLAIM, PromisedBlocks, Reclaim
 from quire.control.memory.transfers import Location, Tier
 from quire.core.batch import CopySlots, SwapIn, SwapOut

@@ -23,7 +23,6 @@ from quire.core.errors import (
 )
 from quire.core.traits import Trait
 
-
 _MANY_TOKENS = 64
 """Fewer are checked one by one in less time than it takes to begin with their bytes."""
 

@@ -76,8 +76,8 @@ class Holdings:
         if (take_effect := self._effects.get(kind)) is not None:
             take_effect(entry.command, entry)
         if (name_pages := _PAGES.get(kind)) is not None:
-            pages = entry.program.pages
-            entry.pages = tuple([pages[page_id] for page_id in name_pages(entry.command)])
+            held = entry.program.pages
+            entry.pages = tuple(map(held.__getitem__, name_pages(entry.command)))
         for page in entry.pages:
             page.num_pins += 1
         if (name_embeds := _EMBEDS.get(kind)) is not None:

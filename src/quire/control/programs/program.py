@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from quire.control.memory.content import PromptKeys
-from quire.control.memory.packed_tokens import PromptText, prompt_text
 from quire.control.memory.embeds import HeldEmbed
+from quire.control.memory.packed_tokens import PromptText, prompt_text
 from quire.control.memory.pages import Page
 from quire.control.programs.accounts import Account
 from quire.control.programs.failures import Failures
@@ -140,8 +140,8 @@ class CommandQueue:
     step of the program's graph that newly issued commands serve. ``entries[:num_started]`` have
     begun; the rest wait, in order. ``poison`` is the failed command. ``orphans`` are pages and
     embeds whose dealloc failed behind it: they are freed at reset or close. ``prompt_keys``: keys
-    of the prompt of its first decode, until that begins. ``prompt_text``: the prompt that was packed
-    last, until its decode begins.
+    of the prompt of its first decode, until that begins. ``prompt_text``: the prompt that was
+    packed last, until its command begins.
     """
 
     __slots__ = (

@@ -68,9 +68,7 @@ class ExchangeScheduler:
         adapter = engine.adapter_index(command.adapter)
         num_pages = -(-len(command.tokens) // size)
         whole = len(command.tokens) // size
-        matched = memory.index.match(
-            tenant, None, pack_tokens(command.tokens), whole, adapter
-        )
+        matched = memory.index.match(tenant, None, pack_tokens(command.tokens), whole, adapter)
         num_new = num_pages - len(matched) + len(command.opaque)
         self._require_totals(entry, num_pages + len(command.opaque))
         self._require_share(num_new)

@@ -69,7 +69,9 @@ def chain(length: int) -> list[Content]:
     for index in range(length):
         content = Content(node, canonical=True)
         content.tokens = [index]
-        node = content.node = ChainNode(node, pack_tokens([index]), bytes([next(numbers) % 256, index]))
+        node = content.node = ChainNode(
+            node, pack_tokens([index]), bytes([next(numbers) % 256, index])
+        )
         contents.append(content)
     return contents
 

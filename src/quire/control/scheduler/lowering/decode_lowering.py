@@ -16,7 +16,7 @@ from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.control.memory.table_entries import NO_BLOCK
 from quire.control.programs.families import forbid_spare_tokens, require_tokens
-from quire.control.programs.lookup import find_pages
+from quire.control.programs.lookup import find_pages, usable
 from quire.control.programs.program import Entry
 from quire.control.scheduler.lowering.lowering import LoweringResult, canonical_prefix
 from quire.control.scheduler.lowering.seeds import SeedSource
@@ -59,7 +59,7 @@ class DecodeLowering:
 
     def _start(self, entry: Entry, command: Decode) -> DecodeRun | None:
         context = find_pages(entry, command.context)
-        output = find_pages(entry, command.output)
+        output = find_pages(entry, command.output) if context else usable(entry.pages)
         own = entry.queue.serial
         appenders = [page.appender for page in output if page.appender is not None]
         if appenders and any(one != own for one in appenders):
@@ -133,7 +133,7 @@ class DecodeLowering:
         parent, adapter = cursor.prefix.parent, cursor.adapter
         found = index.match(tenant, parent, packed, max_pages, adapter, known)
         run.num_cached = cursor.map_cached(found, command.position)
-        if run.num_cached == len(run.tokens):
+        if run.num_cached == run.num_tokens:
             cursor.reopen_last_slot()
             run.num_cached -= 1
         run.num_run = run.num_cached
@@ -149,7 +149,7 @@ class DecodeLowering:
         return [page for page in run.context if page.fill and page not in tail] + own
 
     def _add_chunk(self, run: DecodeRun, count: int, opens: bool, builder: BatchBuilder) -> None:
-        tokens = run.tokens[run.num_run : run.num_run + count]
+        tokens = run.tokens_between(run.num_run, run.num_run + count)
         positions = range(run.position, run.position + count)
         spans = run.cursor.spans(count)
         slots = run.cursor.slots(spans)
@@ -181,7 +181,7 @@ class DecodeLowering:
     def _score_targets(self, run: DecodeRun, count: int) -> list[int]:
         if run.prompt_logprobs is None or run.num_run >= run.num_prompt:
             return []
-        following = run.tokens[run.num_run + 1 : min(run.num_run + count + 1, run.num_prompt)]
+        following = run.command.tokens[run.num_run + 1 : run.num_run + count + 1]
         return following + [-1] * (count - len(following))
 
     def _open(self, run: DecodeRun, builder: BatchBuilder) -> None:
@@ -196,7 +196,7 @@ class DecodeLowering:
         engine.memory.pin_all(run.pins)
         cursor = self._cursor_slot(run)
         run.first_entry = cursor // size
-        run.num_opened_with = len(run.tokens)
+        run.num_opened_with = run.num_tokens
         run.next_slot, run.limit_slot = cursor, len(run.table_pages) * size
         engine.operations.add(
             OpenSequence(
