@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable
 from operator import attrgetter
 from typing import Any
 
-from quire.control.memory.packed_tokens import PromptText, least_and_most
+from quire.control.memory.packed_tokens import PackedPrompt, least_and_most
 from quire.control.programs.families import require_room
 from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
@@ -53,7 +53,7 @@ def distinct(what: str, values: Collection[Hashable]) -> None:
         raise InvalidArgument(f"{what} are named twice: name each once")
 
 
-def check_tokens(tokens: list[int], info: EngineInfo, text: PromptText | None = None) -> None:
+def check_tokens(tokens: list[int], info: EngineInfo, text: PackedPrompt | None = None) -> None:
     """Raise ``InvalidArgument`` for a token that the model does not have. ``text``: the tokens
     packed, if they can be: as bytes, thousands are checked at once."""
     vocab_size = info.vocab_size

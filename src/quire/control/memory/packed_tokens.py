@@ -18,7 +18,7 @@ from quire.core.batch import I32
 TOKEN_BYTES = 8
 
 
-class PromptText:
+class PackedPrompt:
     """A command's prompt: ``tokens``, the very list that the command has, and the same packed."""
 
     __slots__ = ("packed", "tokens")
@@ -28,10 +28,10 @@ class PromptText:
         self.packed = packed
 
 
-def prompt_text(tokens: list[int]) -> PromptText | None:
+def prompt_text(tokens: list[int]) -> PackedPrompt | None:
     """The text of a prompt that nobody has checked yet; None if something in it is no token."""
     try:
-        return PromptText(tokens, pack_tokens(tokens))
+        return PackedPrompt(tokens, pack_tokens(tokens))
     except not_packed:  # a number of more than 64 bits, or none at all
         return None
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from quire.control.memory.content import PromptKeys
 from quire.control.memory.embeds import HeldEmbed
-from quire.control.memory.packed_tokens import PromptText, prompt_text
+from quire.control.memory.packed_tokens import PackedPrompt, prompt_text
 from quire.control.memory.pages import Page
 from quire.control.programs.accounts import Account
 from quire.control.programs.failures import Failures
@@ -190,7 +190,7 @@ class CommandQueue:
         self.token_slots: set[TokenSlotId] = set()
         self.orphans: dict[Page | HeldEmbed, None] = {}
         self.prompt_keys: PromptKeys | None = None
-        self.prompt_text: PromptText | None = None
+        self.prompt_text: PackedPrompt | None = None
 
     @property
     def engine(self) -> EngineId:
@@ -198,14 +198,14 @@ class CommandQueue:
         assert self.placed_on is not None, "the first command of a queue places it"
         return self.placed_on
 
-    def text_of(self, tokens: list[int]) -> PromptText | None:
+    def text_of(self, tokens: list[int]) -> PackedPrompt | None:
         """A prompt as text, packed once for all that look at it; None if something in ``tokens``
         is no token."""
         if self.prompt_text is None or self.prompt_text.tokens is not tokens:
             self.prompt_text = prompt_text(tokens)
         return self.prompt_text
 
-    def take_text(self, tokens: list[int]) -> PromptText:
+    def take_text(self, tokens: list[int]) -> PackedPrompt:
         """The text of a prompt that was checked, which begins."""
         text = self.text_of(tokens)
         assert text is not None, "tokens are checked when their command is issued"
