@@ -96,6 +96,23 @@ def test_gaps_are_closed_so_that_it_is_no_longer_than_twice_what_it_holds() -> N
     assert len(order._line) < 100
 
 
+def test_the_order_stays_when_gaps_are_closed() -> None:
+    order = EvictionOrder()
+    contents = [Content(None, canonical=True) for _ in range(300)]
+    for content in contents[:150]:
+        order.put_first(content)
+    for content in contents[150:]:
+        order.add(content)
+    wanted = [*contents[149::-1], *contents[150:]]
+    for content in contents:
+        if contents.index(content) % 7:
+            order.remove(content)
+            wanted.remove(content)
+    order.check_invariants()
+    assert len(order._line) + len(order._first) < 200, "gaps were closed"
+    assert list(order.contents()) == wanted
+
+
 @pytest.mark.parametrize("again", ["add", "put_first"])
 def test_a_content_has_one_turn(again: str) -> None:
     order, content = EvictionOrder(), Content(None, canonical=True)
