@@ -159,9 +159,11 @@ class Player:
             return _text(self._text, call.num_shared) + tokens
         self._num_extended[call.extends] -= 1
         before = self._contexts[call.extends]
-        if not self._num_extended[call.extends]:
+        if self._num_extended[call.extends]:
+            prompt = before.prompt.copy()
+        else:  # it is long, and its command has ended: nobody reads it any more
             del self._contexts[call.extends]
-        prompt = before.prompt.copy()  # one copy: it is long
+            prompt = before.prompt
         prompt += before.answer
         prompt += tokens
         return prompt

@@ -89,6 +89,14 @@ BAD: dict[str, tuple[Make, str]] = {
         lambda w: w.decode([0], [1], grammar=GrammarSpec("lark", "\ud800")), "invalid_argument"),
     "half a position": (lambda w: w.decode([0], [1], position=0.5), "invalid_argument"),
     "text for tokens": (lambda w: w.decode([0], ["1"]), "invalid_argument"),
+    "half a token": (lambda w: w.decode([0], [1.5]), "invalid_argument"),
+    "half a token to import": (
+        lambda w: c.ImportPrefix(id=w.id(), tokens=[1.5], pages=[80]), "invalid_argument"),
+    "a token of more than 64 bits": (lambda w: w.decode([0], [1 << 63]), "invalid_argument"),
+    "a long prompt with a token not in the vocabulary": (
+        lambda w: w.decode(range(100, 120), [*range(70), 100_000]), "invalid_argument"),
+    "a long prompt with a negative token": (
+        lambda w: w.decode(range(100, 120), [*range(70), -1]), "invalid_argument"),
     "nothing for a position": (
         lambda w: c.EmbedText(id=w.id(), tokens=[1], positions=[None], embeds=[0]),
         "invalid_argument"),

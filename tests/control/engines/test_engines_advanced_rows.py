@@ -36,7 +36,7 @@ def run(sequence: int, epoch: int) -> DecodeRun:
         sampler=sampler,
         stop=StopSpec(2),
     )
-    made = DecodeRun(Entry(command, queue_alone(1), 0.0), command, [], cursor, sampler, 2)
+    made = DecodeRun(Entry(command, queue_alone(1), 0.0), command, b"", [], cursor, sampler, 2)
     made.sequence, made.epoch = SequenceId(sequence), epoch
     return made
 

@@ -13,6 +13,7 @@ from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.memory import Memory
 from quire.control.memory.operations import OperationList
+from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.memory.promises import NO_RECLAIM, PromisedBlocks, Reclaim
 from quire.control.memory.transfers import Location, Tier
 from quire.core.batch import CopySlots, SwapIn, SwapOut
@@ -82,8 +83,8 @@ def test_what_is_only_cached_is_evicted_first_and_least_recently_used_first() ->
     memory.release(contents[0])
     assert memory.statistics().num_cached == 2
     assert memory.make_room(1, NO_RECLAIM)
-    assert memory.index.match(TENANT, None, [2, 2], 1) == []
-    assert memory.index.match(TENANT, None, [1, 1], 1) == [contents[0]]
+    assert memory.index.match(TENANT, None, pack_tokens([2, 2]), 1) == []
+    assert memory.index.match(TENANT, None, pack_tokens([1, 1]), 1) == [contents[0]]
     memory.retain(contents[0])
     assert not memory.make_room(2, NO_RECLAIM), "a block that a page means is not evicted"
     memory.check_invariants([contents[0]])
@@ -221,7 +222,7 @@ def cached(memory: Memory, token: int) -> Content:
 
 
 def found(memory: Memory, token: int) -> list[Content]:
-    return memory.index.match(TENANT, None, [token, token], 1)
+    return memory.index.match(TENANT, None, pack_tokens([token, token]), 1)
 
 
 def test_a_cached_content_moves_to_the_host_and_is_found_there() -> None:
@@ -368,7 +369,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 30))
     def hit(self, number: int) -> None:
-        for content in self.memory.index.match(TENANT, None, [number, 0], 1):
+        for content in self.memory.index.match(TENANT, None, pack_tokens([number, 0]), 1):
             self.held.append(self.memory.retain(content))
 
     @precondition(lambda self: self.held)
@@ -400,13 +401,13 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 30))
     def fetch(self, number: int) -> None:
-        for content in self.memory.index.match(TENANT, None, [number, 0], 1):
+        for content in self.memory.index.match(TENANT, None, pack_tokens([number, 0]), 1):
             if is_below(content) and self.memory.device.num_free:
                 self.memory.bring(content)
 
     @rule(number=st.integers(1, 30))
     def offer(self, number: int) -> None:
-        for content in self.memory.index.match(TENANT, None, [number, 0], 1):
+        for content in self.memory.index.match(TENANT, None, pack_tokens([number, 0]), 1):
             assert content.node is not None
             self.memory.offer(content.node)
 

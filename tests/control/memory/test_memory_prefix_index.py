@@ -7,7 +7,8 @@ import pytest
 from control_world import World, alone
 from hypothesis import given, settings
 
-from quire.control.memory.content import ChainNode, Content, PromptKeys
+from quire.control.memory.content import ChainNode, Content, PromptKeys, prompt_keys
+from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.memory.prefix_index import PrefixIndex
 from quire.core import commands as c
 from quire.core.ids import TenantId
@@ -39,7 +40,7 @@ def test_a_hit_is_a_prefix_of_a_prompt_of_the_same_tenant(
         insert(index, tenant, prompt)
     index.check_invariants()
     for tenant in (RED, BLUE):
-        found = index.match(tenant, None, wanted, 99)
+        found = index.match(tenant, None, pack_tokens(wanted), 99)
         held = [token for content in found for token in content.tokens]
         assert held == wanted[: len(held)]
         full = [prompt[: len(prompt) // 2 * 2] for owner, prompt in prompts if owner == tenant]
@@ -56,10 +57,10 @@ def test_keys_that_are_known_find_what_computing_them_finds(
     for prompt in prompts:
         insert(index, RED, prompt)
     for root in (index.root_key(RED), index.root_key(BLUE)):  # those of another root are no help
-        known = PromptKeys(wanted, root)
-        known.keys += list(index.keys(root, wanted))[:num_known]
-        found = index.match(RED, None, wanted, 99, known=known)
-        assert found == index.match(RED, None, wanted, 99)
+        known = PromptKeys(pack_tokens(wanted), root)
+        known.keys += index.keys(root, pack_tokens(wanted))[:num_known]
+        found = index.match(RED, None, pack_tokens(wanted), 99, known=known)
+        assert found == index.match(RED, None, pack_tokens(wanted), 99)
 
 
 def _common_pages(prompt: list[int], wanted: list[int]) -> int:
@@ -85,14 +86,14 @@ def test_a_key_that_the_index_remembers_is_that_of_the_tokens(
             index.remove(content)
             index.check_invariants()
     root = index.root_key(RED)
-    assert [*index.keys(root, wanted)] == [*PrefixIndex("model", 2).keys(root, wanted)]
+    assert index.keys(root, pack_tokens(wanted)) == prompt_keys(root, 2, wanted)
 
 
 def test_the_same_tokens_behind_another_prefix_are_another_page() -> None:
     index = PrefixIndex("model", page_size=2)
     insert(index, RED, [1, 1, 5, 5])
-    assert len(index.match(RED, None, [1, 1, 5, 5], 9)) == 2
-    assert index.match(RED, None, [5, 5], 9) == []
+    assert len(index.match(RED, None, pack_tokens([1, 1, 5, 5]), 9)) == 2
+    assert index.match(RED, None, pack_tokens([5, 5]), 9) == []
     assert PrefixIndex("other", 2).root_key(RED) != index.root_key(RED)
     assert index.root_key(RED) != index.root_key(BLUE)
 
@@ -231,3 +232,38 @@ def test_a_begun_page_of_another_text_stays() -> None:
     pages = range(10, 18)
     decode = world.do(2, world.alloc(pages), world.decode(pages, turn, 5))[1]
     assert decode.tokens == alone(turn, 5)
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(
+    prompts=st.lists(tokens, min_size=1, max_size=6),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=12),
+    wanted=tokens,
+    behind=st.integers(0, 40),
+)
+def test_pages_that_go_and_come_in_any_order_are_found_by_their_keys(
+    prompts: list[list[int]], steps: list[tuple[bool, int]], wanted: list[int], behind: int
+) -> None:
+    """What was indexed last behind a page only shortens the way: parents may go before children,
+    come back behind them, and another content may hold the same tokens."""
+    index = PrefixIndex("model", page_size=2)
+    contents = [content for prompt in prompts for content in insert(index, RED, prompt)]
+    for is_removal, pick in steps:
+        content = contents[pick % len(contents)] if contents else None
+        if content is not None and content.indexed and is_removal:
+            index.remove(content)
+        elif content is not None and not content.indexed:
+            index.insert(content)
+        index.check_invariants()
+    by_key = {one.node.key: one for one in index.contents() if one.node is not None}
+    parent = contents[behind % len(contents)].node if contents and behind else None
+    start = index.root_key(RED) if parent is None else parent.key
+    found: list[Content] = []
+    for key in prompt_keys(start, 2, wanted):
+        if key not in by_key:
+            break
+        found.append(by_key[key])
+    assert index.match(RED, parent, pack_tokens(wanted), 99) == found
+    assert index.keys(start, pack_tokens(wanted)) == prompt_keys(start, 2, wanted)
+    index.clear()
+    assert not any(content.latest or content.indexed for content in contents)

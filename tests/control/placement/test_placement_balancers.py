@@ -14,7 +14,7 @@ from quire.control.placement.balancers import (
     create_balancer,
 )
 from quire.core import commands as c
-from quire.core.actions import QueuePlaced
+from quire.core.actions import Fail, QueuePlaced
 from quire.core.calls import SPARE_PRIORITY, CloseQueue, CreateQueue, Issue, SetQueuePriority
 from quire.core.errors import ConfigError, EngineLost
 from quire.core.events import Called, EngineGivenUp, ProgramStarted
@@ -170,6 +170,35 @@ def test_the_keys_of_one_prompt_are_not_taken_for_those_of_another() -> None:
     row = world.controller.process(ProgramId(2))
     assert row is not None
     assert row.num_prefilled_tokens == len(other), "nothing of it is cached"
+
+
+@pytest.mark.parametrize("balancer", ["quire", "occupied_kv"])
+def test_a_prompt_that_is_no_tokens_is_placed_and_refused(balancer: str) -> None:
+    """Balancers look at prompts that nobody has checked."""
+    replicas = Replicas(balancer)
+    world = replicas.world
+    replicas.session(1)
+    world.queue(1, 1)
+    bad: Any = [None] * (2 * PAGE)
+    commands = [world.alloc(range(8)), world.decode(range(8), bad)]
+    called = Called(time_s=0.0, program=ProgramId(1), call=Issue(QueueId(1), commands))
+    [error] = [one.error for one in world.harness.post(called) if isinstance(one, Fail)]
+    assert error.code == "invalid_argument"
+
+
+def test_what_one_engine_was_asked_for_is_not_what_another_has() -> None:
+    """The keys that the balancer computed are those of the engine with the longest prefix."""
+    replicas = Replicas("quire")
+    prompt = prompt_of(1, 8 * PAGE)
+    replicas.ask(1, prompt[: 2 * PAGE + 1])
+    replicas.done(1)
+    replicas.ask(2, prompt, 2)
+    replicas.done(2)
+    assert replicas.ask(3, list(prompt)) == ENGINE
+    replicas.done(3)
+    row = replicas.world.controller.process(ProgramId(3))
+    assert row is not None
+    assert row.num_cached_tokens == len(prompt) - 1
 
 
 def test_quire_goes_where_the_prompt_is_cached_until_the_queue_there_costs_more() -> None:

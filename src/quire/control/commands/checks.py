@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable
 from operator import attrgetter
 from typing import Any
 
+from quire.control.memory.packed_tokens import PackedPrompt, least_and_most
 from quire.control.programs.families import require_room
 from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
@@ -21,6 +22,9 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.traits import Trait
+
+_MANY_TOKENS = 64
+"""Fewer are checked one by one in less time than it takes to begin with their bytes."""
 
 
 def require(condition: bool, message: str, **details: Any) -> None:
@@ -49,8 +53,14 @@ def distinct(what: str, values: Collection[Hashable]) -> None:
         raise InvalidArgument(f"{what} are named twice: name each once")
 
 
-def check_tokens(tokens: list[int], info: EngineInfo) -> None:
+def check_tokens(tokens: list[int], info: EngineInfo, text: PackedPrompt | None = None) -> None:
+    """Raise ``InvalidArgument`` for a token that the model does not have. ``text``: the tokens
+    packed, if they can be: as bytes, thousands are checked at once."""
     vocab_size = info.vocab_size
+    if text is not None and len(tokens) >= _MANY_TOKENS:
+        least, most = least_and_most(text.packed)
+        if least >= 0 and most < vocab_size:
+            return
     bad = [token for token in tokens if not 0 <= token < vocab_size]
     if bad:
         raise InvalidArgument(

@@ -5,7 +5,7 @@ Owns the checks of handles and the bounds of how many a program may have. Raises
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from quire.control.commands.checks import distinct
@@ -41,19 +41,19 @@ def check_new_pages(pages: list[PageId], program: Program) -> None:
         raise InvalidArgument(f"page {page} is in use: choose a new id")
 
 
-def check_held_pages(pages: Iterable[PageId], queue: CommandQueue) -> None:
+def check_held_pages(pages: Sequence[PageId], queue: CommandQueue) -> None:
     """Check that the program holds ``pages``, on the engine of ``queue``."""
-    for page_id in pages:
-        page = queue.program.pages.get(page_id)
+    engine = queue.engine
+    for page_id, page in zip(pages, map(queue.program.pages.get, pages), strict=True):
         if page is None or page.is_released:
             raise UnknownHandle(
                 f"page {page_id} is not held by this program: allocate or import it first, "
                 "and free it once",
                 page=page_id,
             )
-        if page.engine != queue.engine:
+        if page.engine != engine:
             raise InvalidArgument(
-                f"page {page_id} lives on engine {page.engine}, this queue on {queue.engine}: "
+                f"page {page_id} lives on engine {page.engine}, this queue on {engine}: "
                 "export and import it there"
             )
 

@@ -32,18 +32,14 @@ _PAGES: Mapping[type[c.Command], Callable[[Any], Sequence[PageId]]] = {
     c.Forward: _context_and_output,
     c.Decode: _context_and_output,
     c.ExportPages: attrgetter("pages"),
-    c.ImportPages: attrgetter("pages"),
-    c.ImportPrefix: attrgetter("pages"),
-    c.AllocPages: attrgetter("pages"),
     c.CopyPage: attrgetter("source", "target"),
     c.MaskPage: lambda command: [command.page],
     c.RepositionPage: lambda command: [command.page],
     c.TruncatePage: lambda command: [command.page],
     SendPages: attrgetter("pages"),
-    TakeLease: attrgetter("pages"),
 }
 """The pages that a command uses while it is unfinished, by the command's type: a chain of
-``isinstance`` would cost more than all that is done here."""
+``isinstance`` would cost more than all that is done here. Commands that create pages use those."""
 
 _EMBEDS: Mapping[type[c.Command], Callable[[Any], Sequence[EmbedId]]] = {
     c.Forward: lambda command: [*command.inputs, *command.outputs],
@@ -80,10 +76,10 @@ class Holdings:
         if (take_effect := self._effects.get(kind)) is not None:
             take_effect(entry.command, entry)
         if (name_pages := _PAGES.get(kind)) is not None:
-            pages = entry.program.pages
-            entry.pages = tuple([pages[page_id] for page_id in name_pages(entry.command)])
-            for page in entry.pages:
-                page.num_pins += 1
+            held = entry.program.pages
+            entry.pages = tuple(map(held.__getitem__, name_pages(entry.command)))
+        for page in entry.pages:
+            page.num_pins += 1
         if (name_embeds := _EMBEDS.get(kind)) is not None:
             embeds = entry.program.embeds
             entry.embeds = tuple([embeds[embed_id] for embed_id in name_embeds(entry.command)])
@@ -95,12 +91,12 @@ class Holdings:
 
     def _create_pages(
         self, command: c.AllocPages | c.ImportPages | c.ImportPrefix | TakeLease, entry: Entry
-    ) -> list[Page]:
+    ) -> tuple[Page, ...]:
         queue, program = entry.queue, entry.program
-        created = [Page(page_id, queue.engine, queue.id) for page_id in command.pages]
-        for page in created:
-            program.pages[page.id] = page
-            queue.pages[page] = None
+        engine, owner = queue.engine, queue.id
+        created = entry.pages = tuple([Page(page, engine, owner) for page in command.pages])
+        program.pages.update(zip(command.pages, created, strict=True))
+        queue.pages.update(dict.fromkeys(created))
         program.account.num_pages += len(created)
         return created
 
@@ -209,6 +205,32 @@ class Holdings:
             program.num_held_pages -= 1
         self._free_page_if_unused(program, page)
 
+    def _free_pages(self, program: Program, pages: Sequence[Page]) -> None:
+        """Free pages of a queue that is closed: thousands, if a long prompt was its last."""
+        engine: EngineId | None = None
+        num_uncounted = num_gone = 0
+        for page in pages:
+            if page.num_pins or page.orphan_of is not None:
+                self._free_page(program, page)
+                continue
+            page.is_released = page.is_freed = True
+            if page.is_counted:
+                page.is_counted = False
+                num_uncounted += 1
+            if (gone := program.pages.pop(page.id, None)) is None:
+                continue  # a command that was cancelled has freed it
+            assert gone is page, "an id is used again before its page is free"
+            num_gone += 1
+            content = page.content
+            if content is not None:
+                if page.engine is not engine:
+                    engine = page.engine
+                    memory = self._engines[engine].memory
+                memory.release(content)
+                page.content = None
+        program.num_held_pages -= num_uncounted
+        program.account.num_pages -= num_gone
+
     def _let_go(self, program: Program, thing: Page | HeldEmbed) -> None:
         """Stop counting ``thing`` for quotas and take it from the orphans of its queue."""
         if thing.is_counted:
@@ -247,8 +269,9 @@ class Holdings:
 
     def free_queue(self, queue: CommandQueue) -> None:
         """Free everything that was allocated through ``queue``, as its pins allow."""
-        for page in list(reversed(queue.pages)):
-            self._free_page(queue.program, page)
+        pages = list(queue.pages)
+        pages.reverse()
+        self._free_pages(queue.program, pages)
         self.free(queue.program, queue.embeds)
         if queue.placed_on is not None:
             self._engines[queue.placed_on].free_token_slots(queue)

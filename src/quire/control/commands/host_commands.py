@@ -292,7 +292,11 @@ class HostCommands:
         if left is not None:
             max_pages = min(max_pages, left)
         contents = memory.index.match(
-            entry.program.tenant, None, command.tokens, max_pages, adapter
+            entry.program.tenant,
+            None,
+            entry.queue.take_text(command.tokens).packed,
+            max_pages,
+            adapter,
         )
         for index, (page, content) in enumerate(zip(entry.pages, contents, strict=False)):
             page.content = memory.retain(content)

@@ -12,6 +12,7 @@ from quire.control.commands.checks import require_page_quota
 from quire.control.engines.leasing import end_lease
 from quire.control.engines.state import EngineState
 from quire.control.memory.leases import Lease, LeaseTable
+from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
 from quire.core.actions import ReplyValue
@@ -55,7 +56,7 @@ class LeaseUses:
         engine = self._engines[entry.queue.engine]
         index = engine.memory.index
         root = index.root_key(entry.program.tenant, engine.adapter_index(command.adapter))
-        keys = list(index.keys(root, command.tokens))
+        keys = index.keys(root, pack_tokens(command.tokens))
         num_pages = index.set_price(keys, command.price, now_s + command.ttl_s)
         self.priced[engine.id] = None
         return Pinned(num_tokens=num_pages * engine.page_size)

@@ -153,7 +153,7 @@ class Validator:
         self, command: c.ImportPrefix, queue: CommandQueue, info: EngineInfo
     ) -> None:
         check_new_pages(command.pages, queue.program)
-        check_tokens(command.tokens, info)
+        self._prompt(command, command.tokens, queue, info)
         self._adapter(command.adapter, info)
         num_needed = len(command.tokens) // info.pool.page_size
         require(
@@ -234,6 +234,14 @@ class Validator:
         if name is not None:
             find_adapter(name, info)
 
+    def _prompt(
+        self, command: c.Command, tokens: list[int], queue: CommandQueue, info: EngineInfo
+    ) -> None:
+        text = queue.text_of(tokens)
+        check_tokens(tokens, info, text)
+        if text is None:
+            self._types.check(command)
+
     def _forward(self, command: c.Forward, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.inputs)
         self._adapter(command.adapter, info)
@@ -281,7 +289,7 @@ class Validator:
         self._types.check_decode(command)
         self._adapter(command.adapter, info)
         require(command.position >= 0, f"position {command.position} is negative")
-        check_tokens(command.tokens, info)
+        self._prompt(command, command.tokens, queue, info)
         check_tokens(command.history or [], info)
         stop = command.stop
         require(

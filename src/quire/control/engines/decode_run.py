@@ -9,6 +9,7 @@ from __future__ import annotations
 from quire.control.engines.forward_run import hidden_fills
 from quire.control.memory.append_cursor import AppendCursor
 from quire.control.memory.content import Content
+from quire.control.memory.packed_tokens import TOKEN_BYTES, pack_tokens
 from quire.control.memory.pages import Page
 from quire.control.memory.tables import ResidentTable
 from quire.control.programs.program import Entry
@@ -18,7 +19,9 @@ from quire.core.ids import SequenceId
 
 
 class DecodeRun:
-    """``tokens``: prompt, then output. The first ``num_run`` have K and V in the pages.
+    """Its tokens are the prompt, which stays the command's own list, then ``output``. The first
+    ``num_run`` have K and V in the pages. ``packed``: those that there were when it began, until a
+    sequence is opened.
 
     While ``sequence`` is set the engine appends tokens itself: all tokens but the last have been
     run. ``num_opened_with``: the number of tokens when the sequence was opened.
@@ -34,6 +37,7 @@ class DecodeRun:
         self,
         entry: Entry,
         command: Decode,
+        packed: bytes,
         context: list[Page],
         cursor: AppendCursor,
         sampler: SamplerSpec,
@@ -45,7 +49,8 @@ class DecodeRun:
         self.cursor = cursor
         self.sampler = sampler
         self.max_tokens = max_tokens
-        self.tokens = list(command.tokens)
+        self.output: list[int] = []
+        self.packed = packed
         self.start_position = command.position
         self.num_logprobs = command.num_logprobs
         self.streams = command.stream
@@ -79,26 +84,46 @@ class DecodeRun:
 
     @property
     def num_generated(self) -> int:
-        return len(self.tokens) - self.num_prompt
+        return len(self.output)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt + len(self.output)
+
+    def tokens_between(self, start: int, stop: int) -> list[int]:
+        """The tokens from ``start`` on, before ``stop``."""
+        num_prompt = self.num_prompt
+        if start >= num_prompt:
+            return self.output[start - num_prompt : stop - num_prompt]
+        tokens = self.command.tokens[start:stop]
+        return tokens + self.output[: stop - num_prompt] if stop > num_prompt else tokens
 
     @property
     def num_to_run(self) -> int:
         """Tokens that forward rows have to run before a sequence can be opened or the command
         ends."""
-        return len(self.tokens) - self.num_run
+        return self.num_prompt + len(self.output) - self.num_run
 
     @property
     def is_open(self) -> bool:
         return self.sequence is not None
 
-    @property
-    def history(self) -> list[int]:
-        return self.command.history + self.tokens if self.command.history else self.tokens
+    def take_packed_history(self) -> bytes:
+        """The tokens that a sequence continues, packed."""
+        packed, self.packed = self.packed, b""  # it is long, and seldom needed again
+        if len(packed) != self.num_tokens * TOKEN_BYTES:
+            packed = self._pack()
+        before = self.command.history
+        return pack_tokens(before) + packed if before else packed
+
+    def _pack(self) -> bytes:
+        return pack_tokens(self.command.tokens) + pack_tokens(self.output)
 
     def begin_again(self, cursor: AppendCursor) -> None:
         """Begin again after the engine was lost. ``cursor`` appends to the same pages elsewhere, as
         they were when the command began. What was sent stays sent."""
         self.cursor = cursor
+        self.packed = self._pack()
         self.num_run = self.num_cached = self.num_outstanding = 0
         self.table_pages = []
         self.first_entry = self.next_slot = self.limit_slot = 0
@@ -153,7 +178,7 @@ class DecodeRun:
         if self.streams:
             return self.chunk(tokens, logprobs, finish_reason, matched)
         self.keep(logprobs)
-        return self.chunk(self.tokens[self.num_prompt :], self.kept, finish_reason, matched)
+        return self.chunk(self.output, self.kept, finish_reason, matched)
 
     def keep(self, logprobs: list[TokenLogprobs] | None) -> None:
         """Keep ``logprobs`` for the last reply of a command that does not stream."""
@@ -167,7 +192,7 @@ class DecodeRun:
         nothing."""
         if self.streams or self._has_replied or not self.num_generated:
             return None
-        return self.chunk(self.tokens[self.num_prompt :], self.kept, None, None)
+        return self.chunk(self.output, self.kept, None, None)
 
     @property
     def _first_token_after_s(self) -> float | None:

@@ -211,10 +211,7 @@ class AppendCursor:
             content.note_family(family)
             if page.content is not None:
                 self._memory.release(page.content)
-            page.content = content
-            page.fill = size
-            page.mask = -1
-            page.positions = range(position, position + size)
+            page.map(content, position, size)
             position += size
         node = contents[-1].node
         assert node is not None

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from struct import pack
 
+from quire.control.memory.packed_tokens import pack_tokens, unpack_tokens
 from quire.core.ids import BlockId, DiskBlockId, HostBlockId, ProgramId, TenantId
 
 
 class ChainNode:
     """A full canonical page: its tokens, which follow those of its parent. ``key``: the SHA-256 of
-    the whole chain.
+    the whole chain. ``packed``: the tokens, packed: as bytes they are compared at once.
 
     Immutable. Contents and child nodes keep it alive, so that dropped pages can be recomputed.
     """
 
-    __slots__ = ("depth", "key", "parent", "tokens")
+    __slots__ = ("depth", "key", "packed", "parent")
 
-    def __init__(self, parent: ChainNode | None, tokens: tuple[int, ...], key: bytes) -> None:
+    def __init__(self, parent: ChainNode | None, packed: bytes, key: bytes) -> None:
         self.parent = parent
-        self.tokens = tokens
+        self.packed = packed
         self.key = key
         self.depth: int = 0 if parent is None else parent.depth + 1
+
+    @property
+    def tokens(self) -> list[int]:
+        return unpack_tokens(self.packed)
 
     def path(self) -> list[ChainNode]:
         """The nodes from the root to this one."""
@@ -52,7 +56,12 @@ def root_key(kv_content: str, tenant: TenantId, adapter_digest: str | None) -> b
 
 def page_key(parent_key: bytes, tokens: Sequence[int]) -> bytes:
     """The key of one full page: SHA-256 of the preceding key and the page's tokens."""
-    return hashlib.sha256(parent_key + pack(f"{len(tokens)}q", *tokens)).digest()
+    return packed_page_key(parent_key, pack_tokens(tokens))
+
+
+def packed_page_key(parent_key: bytes, packed: bytes) -> bytes:
+    """``page_key`` of tokens that are packed already."""
+    return hashlib.sha256(parent_key + packed).digest()
 
 
 def prompt_keys(root: bytes, page_size: int, tokens: Sequence[int]) -> list[bytes]:
@@ -65,13 +74,13 @@ def prompt_keys(root: bytes, page_size: int, tokens: Sequence[int]) -> list[byte
 
 
 class PromptKeys:
-    """The keys of the first pages of the prompt ``tokens`` (this very list), as far as they have
-    been computed. ``root``: the key before them."""
+    """The keys of the first pages of a prompt, as far as they have been computed. ``packed``: its
+    tokens. ``root``: the key before them."""
 
-    __slots__ = ("keys", "root", "tokens")
+    __slots__ = ("keys", "packed", "root")
 
-    def __init__(self, tokens: list[int], root: bytes) -> None:
-        self.tokens = tokens
+    def __init__(self, packed: bytes, root: bytes) -> None:
+        self.packed = packed
         self.root = root
         self.keys: list[bytes] = []
 
@@ -92,6 +101,8 @@ class Content:
     ``transfer``   the number of its current transfer, or None.
     ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
     ``indexed``    the prefix index maps ``node.key`` to it.
+    ``latest``     the content that was indexed last behind it, while both are indexed.
+    ``turn``       its place in the order of eviction, which alone sets it; 0: it has none.
     ``family``     the first family that wrote or mapped it; ``is_shared``: others have, too.
     """
 
@@ -105,12 +116,14 @@ class Content:
         "indexed",
         "is_restoring",
         "is_shared",
+        "latest",
         "node",
         "num_pins",
         "num_refs",
         "parent",
         "tokens",
         "transfer",
+        "turn",
     )
 
     def __init__(self, parent: ChainNode | None, canonical: bool, adapter: int = -1) -> None:
@@ -125,6 +138,8 @@ class Content:
         self.tokens: list[int] = []
         self.node: ChainNode | None = None
         self.indexed = False
+        self.latest: Content | None = None
+        self.turn = 0
         self.transfer: int | None = None
         self.is_restoring = False
         self.family: ProgramId | None = None

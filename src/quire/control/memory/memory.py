@@ -146,6 +146,10 @@ class Memory:
     def pin(self, content: Content) -> None:
         content.num_pins += 1
 
+    def pin_all(self, contents: Iterable[Content]) -> None:
+        for content in contents:
+            content.num_pins += 1
+
     def unpin_all(self, contents: Iterable[Content]) -> None:
         for content in contents:
             if content.num_pins == 1 and not content.num_refs:

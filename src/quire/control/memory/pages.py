@@ -119,6 +119,12 @@ class Page:
         if not self.num_appends:
             self.appender = None
 
+    def map(self, content: Content, position: int, num_slots: int) -> None:
+        """Show the first ``num_slots`` of ``content``, whose tokens are at ``position`` and behind
+        it."""
+        self.content, self.fill, self.mask = content, num_slots, -1
+        self._first_position, self._positions = position, None
+
     def write(self, positions: Sequence[int]) -> None:
         """Note that the next slots are written, one for each position."""
         if not self.fill:

@@ -6,15 +6,22 @@ know programs; the root key includes the tenant, so tenants never share pages.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice, takewhile
 
 from quire.control.memory.chain_heads import ChainHeads
-from quire.control.memory.content import ChainNode, Content, PromptKeys, page_key, root_key
+from quire.control.memory.content import (
+    ChainNode,
+    Content,
+    PromptKeys,
+    packed_page_key,
+    root_key,
+)
+from quire.control.memory.eviction_order import EvictionOrder
 from quire.control.memory.index_journal import IndexChanges, IndexJournal
+from quire.control.memory.packed_tokens import TOKEN_BYTES, pack_tokens
 from quire.control.memory.price_list import PriceList
 from quire.core.ids import EngineId, TenantId
 
@@ -44,8 +51,8 @@ class PrefixIndex:
     is read. ``num_blocks``: device blocks of ``engine``; ``heads`` notes the first pages of prompts
     that it has.
 
-    Most prompts continue as an earlier one did. So behind each page the index remembers the page
-    that was indexed last: to compare its tokens takes less time than to compute its key.
+    Most prompts continue as an earlier one did. So each content knows the one that was indexed last
+    behind it: to compare its tokens takes less time than to compute its key and to look that up.
     """
 
     def __init__(
@@ -66,8 +73,7 @@ class PrefixIndex:
         self._heads = ChainHeads() if heads is None else heads
         self._roots: dict[tuple[TenantId, int], bytes] = {}
         self._contents: dict[bytes, Content] = {}
-        self._latest: dict[bytes, ChainNode] = {}
-        self._cached: OrderedDict[bytes, Content] = OrderedDict()
+        self._cached = EvictionOrder()
         self._priced: dict[bytes, Content] = {}
         """Cached contents whose keys have a price: evicted when no other is left."""
         self._prices = PriceList(int(num_blocks * MAX_PRICED_SHARE))
@@ -94,40 +100,35 @@ class PrefixIndex:
         same adapter."""
         parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
         assert len(tokens) == self._page_size, "a node is a full page"
-        return ChainNode(parent, tuple(tokens), page_key(parent_key, tokens))
+        packed = pack_tokens(tokens)
+        return ChainNode(parent, packed, packed_page_key(parent_key, packed))
 
-    def next_key(self, parent_key: bytes, tokens: list[int]) -> bytes:
-        """The key of a full page of ``tokens`` behind the page with ``parent_key``."""
-        latest = self._latest.get(parent_key)
-        if latest is not None and latest.tokens == tuple(tokens):
-            return latest.key
-        return page_key(parent_key, tokens)
-
-    def keys(self, parent_key: bytes, tokens: list[int]) -> Iterator[bytes]:
-        """The keys of the full pages of ``tokens``, in order."""
-        size = self._page_size
-        for end in range(size, len(tokens) + 1, size):
-            parent_key = self.next_key(parent_key, tokens[end - size : end])
-            yield parent_key
+    def keys(self, parent_key: bytes, packed: bytes) -> list[bytes]:
+        """The keys of the full pages of ``packed`` tokens, in order."""
+        prompt, width = PromptKeys(packed, parent_key), self._page_size * TOKEN_BYTES
+        num_pages = len(packed) // width
+        self._walk(prompt, num_pages)
+        for start in range(len(prompt.keys) * width, num_pages * width, width):
+            key = prompt.keys[-1] if prompt.keys else parent_key
+            prompt.keys.append(packed_page_key(key, packed[start : start + width]))
+        return prompt.keys
 
     def match(
         self,
         tenant: TenantId,
         parent: ChainNode | None,
-        tokens: list[int],
+        packed: bytes,
         max_pages: int,
         adapter: int = -1,
         known: PromptKeys | None = None,
     ) -> list[Content]:
-        """The longest indexed run of full pages that holds a prefix of ``tokens``, at most
+        """The longest indexed run of full pages that holds a prefix of ``packed`` tokens, at most
         ``max_pages``. ``known``: the keys of the first of them, if they were computed before."""
-        size = self._page_size
-        keys = PromptKeys(tokens, self.root_key(tenant, adapter) if parent is None else parent.key)
-        if known is not None and known.root == keys.root:
-            keys.keys += known.keys
-        num_found = self.num_found(keys, min(max_pages, len(tokens) // size))
-        found = [self._contents[key] for key in keys.keys[:num_found]]
-        self._num_query_tokens += len(tokens)
+        size, num_tokens = self._page_size, len(packed) // TOKEN_BYTES
+        root = self.root_key(tenant, adapter) if parent is None else parent.key
+        keys = PromptKeys(packed, root) if known is None or known.root != root else known
+        found = self._walk(keys, min(max_pages, num_tokens // size))
+        self._num_query_tokens += num_tokens
         self._num_hit_tokens += len(found) * size
         self._num_host_hit_tokens += sum([content.block is None for content in found]) * size
         return found
@@ -136,17 +137,33 @@ class PrefixIndex:
         """The number of the prompt's first ``num_pages`` full pages that are indexed. Missing keys
         are computed and added to ``prompt``, up to that of the first page that is not indexed. Not
         counted as a query."""
-        contents, keys, tokens, size = self._contents, prompt.keys, prompt.tokens, self._page_size
-        key, num_known = prompt.root, len(prompt.keys)
+        return len(self._walk(prompt, num_pages))
+
+    def _walk(self, prompt: PromptKeys, num_pages: int) -> list[Content]:
+        """The contents of ``num_found``. Passes each page of a long prompt, so look-ups are made
+        only where the prompt does not go on as the latest one did."""
+        contents, keys, packed = self._contents, prompt.keys, prompt.packed
+        width, num_known = self._page_size * TOKEN_BYTES, len(prompt.keys)
+        found: list[Content] = []
+        key, content = prompt.root, self._contents.get(prompt.root)
         for number in range(num_pages):
+            latest = None if content is None else content.latest
+            node = None if latest is None else latest.node
             if number < num_known:
                 key = keys[number]
+                content = latest if node is not None and node.key is key else contents.get(key)
             else:
-                key = self.next_key(key, tokens[number * size : number * size + size])
+                page = packed[number * width : number * width + width]
+                if node is not None and node.packed == page:
+                    key, content = node.key, latest
+                else:
+                    key = packed_page_key(key, page)
+                    content = contents.get(key)
                 keys.append(key)
-            if key not in contents:
-                return number
-        return num_pages
+            if content is None:
+                break
+            found.append(content)
+        return found
 
     def find(self, key: bytes) -> Content | None:
         """The page with this chain key. Not counted as a query."""
@@ -165,8 +182,8 @@ class PrefixIndex:
         self._contents[node.key] = content
         if node.parent is None:
             self._heads.add(node.key, self._engine)
-        else:
-            self._latest[node.parent.key] = node
+        elif (before := self._contents.get(node.parent.key)) is not None:
+            before.latest = content
         content.indexed = True
         if self._journal.is_on:
             self._journal.note(node.key, is_new=True)
@@ -177,13 +194,17 @@ class PrefixIndex:
         node = content.node
         assert node is not None
         del self._contents[node.key]
-        self._cached.pop(node.key, None)
+        if content.turn:
+            self._cached.remove(content)
         self._priced.pop(node.key, None)
         self._prices.drop(node.key)
         if node.parent is None:
             self._heads.remove(node.key, self._engine)
-        elif self._latest.get(node.parent.key) is node:
-            del self._latest[node.parent.key]
+        else:
+            before = self._contents.get(node.parent.key)
+            if before is not None and before.latest is content:
+                before.latest = None
+        content.latest = None
         content.indexed = False
         if self._journal.is_on:
             self._journal.note(node.key, is_new=False)
@@ -192,16 +213,17 @@ class PrefixIndex:
         """Keep ``content``, which has no references and is on the device, until its memory is
         needed."""
         assert content.node is not None
-        key = content.node.key
-        if self._prices.has(key):
-            self._priced[key] = content
-        else:
-            self._cached[key] = content
+        if self._prices.has(content.node.key):
+            self._priced[content.node.key] = content
+        elif not content.turn:
+            self._cached.add(content)
 
     def uncache(self, content: Content) -> None:
         """Note that ``content`` has a reference again."""
-        assert content.node is not None
-        if self._cached.pop(content.node.key, None) is None and self._priced:
+        if content.turn:
+            self._cached.remove(content)
+        elif self._priced:
+            assert content.node is not None
             self._priced.pop(content.node.key, None)
 
     def set_price(self, keys: Sequence[bytes], price: float, ends_s: float) -> int:
@@ -211,8 +233,10 @@ class PrefixIndex:
         num_set, lost = self._prices.set(here, price, ends_s)
         self._note_unpriced(lost)
         for key in here[:num_set]:
-            if key in self._cached and key in self._prices:
-                self._priced[key] = self._cached.pop(key)
+            content = self._contents[key]
+            if content.turn and key in self._prices:
+                self._cached.remove(content)
+                self._priced[key] = content
         return num_set
 
     def expire_prices(self, now_s: float) -> None:
@@ -227,13 +251,13 @@ class PrefixIndex:
         """Evict contents of ``keys`` in their turn from now on, as they have no price."""
         for key in keys:
             if key in self._priced:
-                self._cached[key] = self._priced.pop(key)
+                self._cached.add(self._priced.pop(key))
 
     def touch(self, content: Content) -> None:
         """If ``content`` is on the device and has no holder, evict it last."""
-        assert content.node is not None
-        if content.node.key in self._cached:
-            self._cached.move_to_end(content.node.key)
+        if content.turn:
+            self._cached.remove(content)
+            self._cached.add(content)
 
     def offer(self, leaf: ChainNode) -> list[Content]:
         """Evict the unreferenced contents of this chain before all others, its end first; contents
@@ -246,13 +270,14 @@ class PrefixIndex:
                 continue
             if content.block is None:
                 away.append(content)
-            elif node.key in self._cached:
-                self._cached.move_to_end(node.key, last=False)
+            elif content.turn:
+                self._cached.remove(content)
+                self._cached.put_first(content)
         return away
 
     def least_recent(self, num_contents: int) -> list[Content]:
         """The contents that are evicted next, in order; at most ``num_contents``."""
-        return [one for one in islice(self._cached.values(), num_contents) if not one.num_pins]
+        return [one for one in islice(self._cached.contents(), num_contents) if not one.num_pins]
 
     @property
     def num_cached(self) -> int:
@@ -261,9 +286,9 @@ class PrefixIndex:
     def pop_least_recent(self) -> Content | None:
         """Evict the cached content that was released longest ago and is not pinned; if all have a
         price, the cheapest."""
-        for content in self._cached.values():
-            if not content.num_pins:
-                return self._evict(content)
+        content = self._cached.first_free()
+        if content is not None:
+            return self._evict(content)
         free = [key for key, content in self._priced.items() if not content.num_pins]
         if not free:
             return None
@@ -272,7 +297,7 @@ class PrefixIndex:
         for key in cheapest:
             self._prices.drop(key)
         self._note_unpriced(cheapest)
-        return self._evict(self._cached[cheapest[0]])
+        return self._evict(self._contents[cheapest[0]])
 
     def _evict(self, content: Content) -> Content:
         self.remove(content)
@@ -290,15 +315,13 @@ class PrefixIndex:
         """Remove everything, because the engine's memory is gone; returns the contents that were
         only cached."""
         for content in self._contents.values():
-            content.indexed = False
+            content.indexed, content.latest = False, None
             if content.node is not None and content.node.parent is None:
                 self._heads.remove(content.node.key, self._engine)
-        cached = [*self._cached.values(), *self._priced.values()]
+        cached = [*self._cached.clear(), *self._priced.values()]
         self._contents.clear()
         self._priced.clear()
         self._prices.clear()
-        self._latest.clear()
-        self._cached.clear()
         self._journal.forget()
         return cached
 
@@ -329,17 +352,27 @@ class PrefixIndex:
             assert content.node.key == key
             is_unused = not (content.num_refs or content.num_pins or content.is_moving)
             is_below = content.block is None and not content.is_lost
-            is_cached = key in self._cached or key in self._priced
+            is_cached = bool(content.turn) or key in self._priced
             assert not is_unused or is_cached or is_below, "an unreferenced entry is not cached"
             assert not content.num_refs or not is_cached, "a held entry is cached"
-        assert self._cached.keys() <= self._contents.keys()
+        self._cached.check_invariants()
         assert self._priced.keys() <= self._contents.keys()
         self._prices.check_invariants()
         heads = {key for key, one in self._contents.items() if one.node and not one.node.parent}
         assert heads == self._heads.of(self._engine), "a balancer would look for other first pages"
-        for key in self._cached:
-            assert key not in self._prices, "a price is not regarded"
+        for content in self._cached.contents():
+            assert content.indexed, "what is evicted next is not indexed"
+            assert content.node is not None
+            assert content.node.key not in self._prices, "a price is not regarded"
         assert all(key in self._prices for key in self._priced)
-        assert all(node.key in self._contents for node in self._latest.values()), (
-            "what was indexed behind a page is remembered beyond its end"
-        )
+        for content in self._contents.values():
+            self._check_latest(content)
+
+    def _check_latest(self, content: Content) -> None:
+        latest = content.latest
+        if latest is not None:
+            assert content.node is not None
+            assert latest.node is not None
+            assert self._contents.get(latest.node.key) is latest, "it is remembered beyond its end"
+            assert latest.node.parent is not None
+            assert latest.node.parent.key == content.node.key, "it stands behind another page"

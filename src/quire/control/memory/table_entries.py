@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from quire.control.memory.pages import Page
 from quire.core.ids import BlockId
@@ -16,10 +17,11 @@ def table_entries(
 ) -> tuple[list[BlockId], list[int]]:
     """Blocks and visibility words of ``pages``. ``hidden``: the number of first slots to hide, for
     pages that hide any."""
-    blocks = [
-        NO_BLOCK if (content := page.content) is None or content.block is None else content.block
-        for page in pages
-    ]
+    found = [None if page.content is None else page.content.block for page in pages]
+    # compiled, a number that is looked at is made anew: those of long prompts are passed on
+    if None in found:
+        found = [NO_BLOCK if block is None else block for block in found]
+    blocks = cast(list[BlockId], found)
     words = [(1 << page_size) - 1] * len(pages)
     for index, page in enumerate(pages):
         if page.fill != page_size or page.mask != -1:  # most are full and hide nothing

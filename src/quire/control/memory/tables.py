@@ -9,10 +9,12 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from itertools import compress, count
 from operator import ne
+from struct import pack
 
 import numpy as np
 
 from quire.control.memory.operations import OperationList
+from quire.control.memory.packed_tokens import pack_tokens, token_array
 from quire.core.batch import WriteTable
 from quire.core.ids import BlockId, TableId
 
@@ -70,8 +72,8 @@ class ResidentTable:
             WriteTable(
                 table=self.id,
                 start=start,
-                blocks=np.fromiter(blocks, np.int32, len(blocks)),
-                visible=np.fromiter(visible, np.uint64, len(visible)),
+                blocks=token_array(pack_tokens(blocks)),
+                visible=np.frombuffer(bytearray(pack(f"{len(visible)}Q", *visible)), np.uint64),
             )
         )
 

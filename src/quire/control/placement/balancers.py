@@ -13,7 +13,8 @@ from typing import Protocol
 
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
-from quire.control.memory.content import PromptKeys
+from quire.control.memory.content import PromptKeys, packed_page_key
+from quire.control.memory.packed_tokens import TOKEN_BYTES
 from quire.control.programs.program import CommandQueue, Entry
 from quire.core.errors import ConfigError
 from quire.core.ids import EngineId
@@ -213,12 +214,13 @@ def cached_tokens(placing: PlacementRequest, engines: Sequence[EngineState]) -> 
     first = engines[0]
     adapter = first.adapter_index(placing.adapter)
     root = first.memory.index.root_key(placing.queue.program.tenant, adapter)
-    known = placing.keys = PromptKeys(placing.prompt, root)
     size = first.page_size
     num_pages = len(placing.prompt) // size
-    if not num_pages:
+    text = placing.queue.text_of(placing.prompt) if num_pages else None
+    if text is None:
         return {}
-    known.keys.append(first.memory.index.next_key(root, placing.prompt[:size]))
+    known = placing.keys = PromptKeys(text.packed, root)
+    known.keys.append(packed_page_key(root, text.packed[: size * TOKEN_BYTES]))
     holders = first.memory.heads.holders(known.keys[0])
     if not holders:
         return {}

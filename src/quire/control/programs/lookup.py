@@ -6,6 +6,8 @@ handles when the command is issued; this module sees what happened since then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
@@ -22,24 +24,28 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
         PageLost: the page's content was lost, with an engine or on its disk, and cannot be
             recomputed.
     """
-    pages: list[Page] = []
-    held = entry.program.pages
-    for page_id in page_ids:
-        page = held[page_id]
-        if page.is_lost:
-            if page.is_void:
-                raise UnknownHandle(
-                    f"page {page_id} does not exist: the command that should have created it "
-                    "did not",
-                    page=page_id,
-                )
-            raise PageLost(
-                f"page {page_id} was lost, with its engine or on the disk, and cannot be "
-                "recomputed: write it again",
-                page=page_id,
+    return usable(list(map(entry.program.pages.__getitem__, page_ids)))
+
+
+def usable(pages: Sequence[Page]) -> list[Page]:
+    """``pages``, which a starting command names.
+
+    Raises:
+        UnknownHandle, PageLost: as ``find_pages``.
+    """
+    for page in pages:
+        if page.is_void and page.is_lost:
+            raise UnknownHandle(
+                f"page {page.id} does not exist: the command that should have created it did not",
+                page=page.id,
             )
-        pages.append(page)
-    return pages
+        if page.is_lost:
+            raise PageLost(
+                f"page {page.id} was lost, with its engine or on the disk, and cannot be "
+                "recomputed: write it again",
+                page=page.id,
+            )
+    return list(pages)
 
 
 def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> list[HeldEmbed]:

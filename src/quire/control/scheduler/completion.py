@@ -251,16 +251,18 @@ class ResultReader:
 
     def _append(self, run: DecodeRun, tokens: list[int]) -> None:
         """Append sampled ``tokens``: all before the last one have K and V by now."""
-        run.tokens += tokens
-        num_new = len(run.tokens) - 1 - run.num_run
+        run.output += tokens
+        num_new = run.num_to_run - 1
         if num_new <= 0:
             return
         position = run.position
-        if num_new == 1 and run.cursor.record_next(position, run.tokens[-2]):
+        output = run.output
+        is_next = num_new == 1 and len(output) > 1
+        if is_next and run.cursor.record_next(position, output[-2]):
             run.num_run += 1
             run.next_slot += 1
             return
-        new = run.tokens[run.num_run : -1]
+        new = run.tokens_between(run.num_run, run.num_tokens - 1)
         filled = run.cursor.record(range(position, position + num_new), new)
         run.num_run += num_new
         run.next_slot += num_new

@@ -21,6 +21,7 @@ from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.memory.content import Content
 from quire.control.memory.leases import Lease, LeaseTable
+from quire.control.memory.packed_tokens import pack_tokens, token_array
 from quire.control.memory.pages import Page
 from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
@@ -67,7 +68,7 @@ class ExchangeScheduler:
         adapter = engine.adapter_index(command.adapter)
         num_pages = -(-len(command.tokens) // size)
         whole = len(command.tokens) // size
-        matched = memory.index.match(tenant, None, command.tokens, whole, adapter)
+        matched = memory.index.match(tenant, None, pack_tokens(command.tokens), whole, adapter)
         num_new = num_pages - len(matched) + len(command.opaque)
         self._require_totals(entry, num_pages + len(command.opaque))
         self._require_share(num_new)
@@ -173,7 +174,7 @@ class ExchangeScheduler:
             OpenReceive(
                 lease=lease.name.number,
                 key=lease.name.key,
-                slots=engine.token_array(slots),
+                slots=token_array(pack_tokens(slots)),
             )
         )
 
@@ -203,7 +204,11 @@ class ExchangeScheduler:
         engine.num_sends += 1
         engine.sends[engine.num_sends] = run
         engine.operations.add(
-            SendSlots(send=engine.num_sends, slots=engine.token_array(slots), target=command.target)
+            SendSlots(
+                send=engine.num_sends,
+                slots=token_array(pack_tokens(slots)),
+                target=command.target,
+            )
         )
         builder.operation(entry, is_final=False)
         return LoweringResult.ADDED

@@ -61,7 +61,7 @@ def prompt_logprobs(run: DecodeRun, part: CommandItems, result: BatchResult) -> 
             break
         logprobs.append(
             TokenLogprobs(
-                run.tokens[index],
+                run.command.tokens[index],
                 float(result.score_logprobs[row]),
                 [int(i) for i in result.score_ids[row, :num_top]] if num_top else [],
                 [float(p) for p in result.score_top[row, :num_top]] if num_top else [],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from quire.control.memory.content import ChainNode
+from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.scheduler.pausing.trail import Trail
 
 
 def chain(name: str, num_pages: int, parent: ChainNode | None = None) -> ChainNode:
     node = parent
     for page in range(num_pages):
-        node = ChainNode(node, (page,), f"{name}/{page}".encode())
+        node = ChainNode(node, pack_tokens([page]), f"{name}/{page}".encode())
     assert node is not None
     return node
 

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.memory.pages import Page
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.scheduler.reclaiming.claim import Claim
@@ -68,7 +69,9 @@ def chain(length: int) -> list[Content]:
     for index in range(length):
         content = Content(node, canonical=True)
         content.tokens = [index]
-        node = content.node = ChainNode(node, (index,), bytes([next(numbers) % 256, index]))
+        node = content.node = ChainNode(
+            node, pack_tokens([index]), bytes([next(numbers) % 256, index])
+        )
         contents.append(content)
     return contents
 

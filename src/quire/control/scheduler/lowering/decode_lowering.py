@@ -10,12 +10,13 @@ import msgspec
 from quire.control.engines.builder import BatchBuilder, ForwardRow
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
+from quire.control.memory.packed_tokens import TOKEN_BYTES, pack_tokens, token_array
 from quire.control.memory.pages import Page
 from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.control.memory.table_entries import NO_BLOCK
 from quire.control.programs.families import forbid_spare_tokens, require_tokens
-from quire.control.programs.lookup import find_pages
+from quire.control.programs.lookup import find_pages, usable
 from quire.control.programs.program import Entry
 from quire.control.scheduler.lowering.lowering import LoweringResult, canonical_prefix
 from quire.control.scheduler.lowering.seeds import SeedSource
@@ -58,9 +59,10 @@ class DecodeLowering:
 
     def _start(self, entry: Entry, command: Decode) -> DecodeRun | None:
         context = find_pages(entry, command.context)
-        output = find_pages(entry, command.output)
+        output = find_pages(entry, command.output) if context else usable(entry.pages)
         own = entry.queue.serial
-        if any(page.appender is not None and page.appender != own for page in output):
+        appenders = [page.appender for page in output if page.appender is not None]
+        if appenders and any(one != own for one in appenders):
             return None
         run = self._create(entry, command, context, self._tail(output))
         self._map_cached(run)
@@ -101,7 +103,8 @@ class DecodeLowering:
         left = self._engine.info.max_model_len - command.position - count
         max_tokens = min(command.stop.max_tokens, room + 1, left + 1)
         sampler = self._seeds.fill(command.sampler)
-        return DecodeRun(entry, command, context, cursor, sampler, max_tokens)
+        packed = entry.queue.take_text(command.tokens).packed
+        return DecodeRun(entry, command, packed, context, cursor, sampler, max_tokens)
 
     def begin_again(self, run: DecodeRun) -> None:
         """Begin ``run`` of another engine again here. Its tokens are run from the first on, sampled
@@ -116,21 +119,21 @@ class DecodeLowering:
         """Map pages of the prompt that the prefix index has (one token is always computed)."""
         command, cursor, queue = run.command, run.cursor, run.entry.queue
         known, queue.prompt_keys = queue.prompt_keys, None
-        if known is not None and known.tokens is not command.tokens:
+        if known is not None and known.packed is not run.packed:
             known = None  # they are the keys of another command's prompt
         if not command.cache or not cursor.prefix.is_canonical or run.prompt_logprobs is not None:
             return
-        tokens, first = run.tokens, cursor.pages[0]
+        packed, first = run.packed, cursor.pages[0]
         if first.fill:  # the index may have a full page that begins with these tokens
             assert first.content is not None
-            tokens, known = [*first.content.tokens[: first.fill], *tokens], None
+            packed, known = pack_tokens(first.content.tokens[: first.fill]) + packed, None
         tenant = run.entry.program.tenant
         index = self._engine.memory.index
-        max_pages = len(tokens) // self._engine.page_size
+        max_pages = len(packed) // (TOKEN_BYTES * self._engine.page_size)
         parent, adapter = cursor.prefix.parent, cursor.adapter
-        found = index.match(tenant, parent, tokens, max_pages, adapter, known)
+        found = index.match(tenant, parent, packed, max_pages, adapter, known)
         run.num_cached = cursor.map_cached(found, command.position)
-        if run.num_cached == len(run.tokens):
+        if run.num_cached == run.num_tokens:
             cursor.reopen_last_slot()
             run.num_cached -= 1
         run.num_run = run.num_cached
@@ -146,7 +149,7 @@ class DecodeLowering:
         return [page for page in run.context if page.fill and page not in tail] + own
 
     def _add_chunk(self, run: DecodeRun, count: int, opens: bool, builder: BatchBuilder) -> None:
-        tokens = run.tokens[run.num_run : run.num_run + count]
+        tokens = run.tokens_between(run.num_run, run.num_run + count)
         positions = range(run.position, run.position + count)
         spans = run.cursor.spans(count)
         slots = run.cursor.slots(spans)
@@ -178,7 +181,7 @@ class DecodeLowering:
     def _score_targets(self, run: DecodeRun, count: int) -> list[int]:
         if run.prompt_logprobs is None or run.num_run >= run.num_prompt:
             return []
-        following = run.tokens[run.num_run + 1 : min(run.num_run + count + 1, run.num_prompt)]
+        following = run.command.tokens[run.num_run + 1 : run.num_run + count + 1]
         return following + [-1] * (count - len(following))
 
     def _open(self, run: DecodeRun, builder: BatchBuilder) -> None:
@@ -188,13 +191,12 @@ class DecodeLowering:
         assert run.table is not None
         assert run.sequence is not None
         engine.tables.lease(run.table)
-        for page in run.table_pages:
-            assert page.content is not None
-            engine.memory.pin(page.content)
-            run.pins.append(page.content)
+        run.pins = [page.content for page in run.table_pages if page.content is not None]
+        assert len(run.pins) == len(run.table_pages), "a page of a sequence has no content"
+        engine.memory.pin_all(run.pins)
         cursor = self._cursor_slot(run)
         run.first_entry = cursor // size
-        run.num_opened_with = len(run.tokens)
+        run.num_opened_with = run.num_tokens
         run.next_slot, run.limit_slot = cursor, len(run.table_pages) * size
         engine.operations.add(
             OpenSequence(
@@ -208,7 +210,7 @@ class DecodeLowering:
                 stop=self._stop(run),
                 grammar=run.command.grammar,
                 num_logprobs=run.command.num_logprobs,
-                history=engine.token_array(run.history),
+                history=token_array(run.take_packed_history()),
                 num_generated=run.num_generated + run.command.num_generated,
                 adapter=run.cursor.adapter,
             )

@@ -301,5 +301,5 @@ def may_yield(entry: Entry) -> bool:
     run = entry.run
     if not isinstance(run, DecodeRun) or not run.is_open:
         return True
-    num_sampled = len(run.tokens) - run.num_opened_with
-    return num_sampled >= MIN_TOKENS + len(run.tokens) // HISTORY_PER_TOKEN
+    num_sampled = run.num_tokens - run.num_opened_with
+    return num_sampled >= MIN_TOKENS + run.num_tokens // HISTORY_PER_TOKEN

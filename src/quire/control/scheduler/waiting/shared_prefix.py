@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import Content
+from quire.control.memory.packed_tokens import TOKEN_BYTES
 from quire.control.memory.pages import canonical_chain
 from quire.control.programs.program import Entry
 from quire.core.commands import Decode
@@ -72,4 +73,6 @@ class SharedPrefixes:
         index = self._engine.memory.index
         root = index.root_key(entry.program.tenant, adapter)
         first = root if chain.parent is None else chain.parent.key
-        return list(index.keys(first, command.tokens[:-1]))
+        text = entry.queue.text_of(command.tokens)
+        assert text is not None, "tokens are checked when their command is issued"
+        return index.keys(first, text.packed[:-TOKEN_BYTES])
