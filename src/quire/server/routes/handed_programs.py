@@ -14,7 +14,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.core.errors import AlreadyExists, InvalidArgument, UnknownHandle
 from quire.core.record_parts import RecordsWanted
 from quire.node.family_move import (
     check_family,
@@ -32,6 +32,7 @@ from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.direct_routes import MSGPACK
 from quire.server.errors import HttpError
 from quire.server.program_records import launched
+from quire.server.refusals import mark_usual
 from quire.server.routes.programs import PublicId
 from quire.server.schemas.base import Responses
 from quire.server.schemas.microserving import (
@@ -85,8 +86,12 @@ async def records(request: Request, body: RecordsQuestion) -> Response:
         await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
         if not telling.done():
             node.for_routers.left_records(body.reader, tenant)
+            mark_usual(request.scope)  # a router that ends
             raise HttpError(499, "the client has disconnected")
         told = telling.result()
+    except AlreadyExists:
+        mark_usual(request.scope)  # every other router asks every second, to take over in time
+        raise
     finally:
         telling.cancel()
         gone.cancel()
