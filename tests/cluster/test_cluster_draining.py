@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
@@ -114,7 +115,10 @@ async def test_a_strategy_moves_a_running_answer() -> None:
         await until(lambda: not any(node.leases for node in w.nodes))
 
 
-async def test_an_answer_moves_as_often_as_it_is_asked_to() -> None:
+async def test_an_answer_moves_as_often_as_it_is_asked_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "quire.cluster.passing.outliving")
     async with world(2, resumes=True) as w:
         engines = sorted(w.router.fleet.engines, key=lambda engine: engine.name)
         w.nodes[0].tokens = asyncio.Semaphore(1)
@@ -126,6 +130,9 @@ async def test_an_answer_moves_as_often_as_it_is_asked_to() -> None:
             w.nodes[there].tokens = asyncio.Semaphore(1)
             assert await engines[here].move(answer, to=engines[there])
         assert text_of(await task) == continuation(PROMPT, NUM_TOKENS)
+    said = [(one.levelname, one.getMessage()) for one in caplog.records if "goes on" in one.msg]
+    assert [level for level, _ in said] == ["INFO"] * (NUM_TOKENS - 1), said
+    assert said[0][1].endswith("goes on at node-1 behind 1 tokens: it was moved there")
 
 
 @pytest.mark.parametrize("resumes", [True, False])

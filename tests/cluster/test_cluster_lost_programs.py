@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from httpx import AsyncClient
 from linked_nodes import LinkedWorld, linked
 from real_nodes import RealNode, real_nodes
 from router_world import World, world
+from stand_in_node import CLUSTER_KEY
 from websockets.asyncio.client import connect
 
 from quire.cluster.requests.places import program_lookups
@@ -313,6 +316,27 @@ async def test_one_router_at_a_time_keeps_them(nodes: list[RealNode]) -> None:
             told = [frame async for frame in frames(answer.aiter_lines())]
         assert [one["type"] for one in told] == ["message"] * NUM_TURNS + ["ended"]
         await c.find_again(at)
+
+
+async def test_that_another_router_keeps_them_is_no_news(
+    nodes: list[RealNode], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A router that does not keep a node's records asks every second, for as long as it runs."""
+    caplog.set_level(logging.INFO, "quire.requests")
+    path = f"{nodes[0].peer.url}/v1/microserving/records"
+    key = {"x-quire-cluster-key": CLUSTER_KEY}
+
+    async def status(reader: str, headers: dict[str, str] = key) -> int:
+        body = {"reader": reader}
+        async with AsyncClient(trust_env=False) as http:
+            return (await http.post(path, json=body, headers=headers)).status_code
+
+    while await status("first") != 200:  # noqa: ASYNC110 - a router of another test keeps them
+        await asyncio.sleep(0.05)
+    assert await status("second") == 409
+    assert "microserving/records" not in caplog.text
+    assert await status("third", {}) == 401
+    assert "microserving/records" in caplog.text
 
 
 async def test_an_attached_client_stays_attached(nodes: list[RealNode]) -> None:

@@ -29,6 +29,11 @@ def mark_begun(scope: Scope) -> None:
     scope["state"]["has_begun"] = True
 
 
+def mark_usual(scope: Scope) -> None:
+    """Note that an error status answers what its caller asks again and again, and is no news."""
+    scope["state"]["is_usual"] = True
+
+
 class RefusalCounter(Protocol):
     """Counts a refusal; ``code`` is the stable name of the error, if it has one."""
 
@@ -36,9 +41,10 @@ class RefusalCounter(Protocol):
 
 
 def tell_refusal(scope: Scope, status: int, counter: RefusalCounter) -> None:
-    """Log and count that the request was answered with the error status ``status``."""
+    """Log and count that the request was answered with the error status ``status``, unless that is
+    usual."""
     state = scope["state"]
-    if state.get("has_begun"):
+    if state.get("has_begun") or state.get("is_usual"):
         return
     code, reason = state.get("refusal", (None, None))
     counter.observe_refusal(status, code)

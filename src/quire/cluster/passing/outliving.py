@@ -162,12 +162,13 @@ class OutlivingAnswer(ABC):
         except QuireError as exc:
             logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
             raise EngineLost(f"{error.message}; {exc.message}") from exc
-        logger.warning(
-            "request %s goes on at %s behind %d: %s",
+        logger.log(
+            logging.WARNING if is_loss else logging.INFO,
+            "request %s goes on at %s behind %d tokens: %s",
             self._request.request_id,
             answer.engine,
             following.num_tokens,
-            error.message,
+            error.message if is_loss else "it was moved there",
         )
         self._answer, self._held = answer, b""
         self._num_resumed += 1

@@ -2,7 +2,9 @@
 
 A radix tree of where prompts were routed shows which engine has computed the longest beginning of a
 prompt. The request goes there while that engine is not busier than others. Otherwise that engine
-sends the context to the least used one, which answers and is from then on a holder of it, too.
+sends what it has of the context to the least used one, which computes the rest and answers, and is
+from then on a holder of it, too. The busy engine computes nothing for it: the tokens behind its
+last full page would be a pass of their own there, and are computed with the new ones otherwise.
 """
 
 from __future__ import annotations
@@ -42,8 +44,17 @@ class Migrating:
             or num_matched <= matched.get(life_of(chosen), 0)
         ):
             return await chosen.send(request)
-        num_tokens = len(await chosen.prompt_tokens(request))
-        end = min(num_tokens - 1, num_tokens * num_matched // len(request.prefix))
+        end = await _end(request, holder, chosen, num_matched)
         if end < self.min_tokens:
             return await chosen.send(request)
         return await handed_over(request, holder, chosen, end)
+
+
+async def _end(request: Request, holder: Engine, chosen: Engine, num_matched: int) -> int:
+    """Return how many tokens of the prompt ``holder`` has; if the nodes report no index, as many as
+    its share ``num_matched`` of the characters suggests. The last one is always computed."""
+    located = await chosen.locate(request)
+    if located is not None:
+        return min(located.num_matched.get(holder.name, 0), len(located.tokens) - 1)
+    num_tokens = len(await chosen.prompt_tokens(request))
+    return min(num_tokens - 1, num_tokens * num_matched // len(request.prefix))

@@ -14,7 +14,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.core.errors import AlreadyExists, InvalidArgument, UnknownHandle
 from quire.core.record_parts import RecordsWanted
 from quire.node.family_move import (
     check_family,
@@ -33,6 +33,7 @@ from quire.server.direct_routes import MSGPACK
 from quire.server.disconnects import while_connected
 from quire.server.errors import HttpError
 from quire.server.program_records import launched
+from quire.server.refusals import mark_usual
 from quire.server.routes.programs import PublicId
 from quire.server.schemas.base import Responses
 from quire.server.schemas.microserving import (
@@ -86,8 +87,14 @@ async def records(request: Request, body: RecordsQuestion) -> Response:
             node.for_routers.left_records(body.reader, tenant)
 
     if await while_connected(telling, request.receive, on_cancel=give_up) != "ended":
+        mark_usual(request.scope)  # a router that ends
         raise HttpError(499, "the client has disconnected")
-    return Response(msgspec.msgpack.encode(telling.result()), media_type=MSGPACK)
+    try:
+        told = telling.result()
+    except AlreadyExists:
+        mark_usual(request.scope)  # every other router asks every second, to take over in time
+        raise
+    return Response(msgspec.msgpack.encode(told), media_type=MSGPACK)
 
 
 @router.post(
