@@ -76,7 +76,7 @@ def drawing(
         boxes = [replace(box, batches=batches.get(box.id, "")) for box in made]
         _panel(canvas, title + _totals(expected, took), boxes)
     canvas.line(
-        "Blue: a model, dark where a pass has divided its prompt or answer. Grey: no engine runs it. "
+        "Blue: a model, dark where a pass has divided its prompt or answer. Grey: no engine. "
         "Dashed: an order without data. Depth: how many follow one another up to a result."
     )
     if steps or predicted(e_graph, app.engines) is not None:
