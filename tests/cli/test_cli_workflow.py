@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +17,10 @@ from documents_made import page_of, pdf_of
 from test_cli_run import save_encoder
 
 from quire.cli.exit_codes import EXIT_ERROR
+from quire.cli.progress_lines import ProgressLines
+from quire.cli.workflow_inputs import query_inputs, texts_of_schema
+from quire.cli.workflow_running import QueryProgress, finish
+from quire.programs.workflow.applications import APPLICATIONS
 
 ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[2] / "examples/workflows"))
 MINE = """
@@ -192,12 +199,64 @@ def test_an_application_of_a_file_is_explained(
         assert (ran.code, message in " ".join(ran.err.split())) == (EXIT_ERROR, True), ran.err
 
 
+def test_a_text_that_looks_like_json_is_a_text(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    ran = invoke(capsys, "workflow", "run", f"{file}:app", "--input", "city=1969", "--json")
+    assert (ran.code, json.loads(ran.out)) == (0, {"loud": "1969"}), ran.err
+    assert invoke(capsys, "workflow", "explain", f"{file}:app", "--input", "city=7").code == 0
+    schema = {"properties": {"city": {"type": "string"}, "more": {"type": "object"}}}
+    assert texts_of_schema(schema) == {"city"}
+    given = query_inputs(["city=[1]", "more={}"], None, None, {"city"})
+    assert given == {"city": "[1]", "more": {}}
+
+
+def test_results_and_the_list_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = json.loads(invoke(capsys, "workflow", "list", "--json").out)
+    assert [one["name"] for one in listed] == list(APPLICATIONS)
+    assert listed[0]["components"]
+    assert listed[0]["description"]
+    ran = invoke(capsys, "workflow", "explain", "naive-rag", "--json")
+    assert "'quire workflow explain' does not take --json" in ran.err
+
+
+async def _ended() -> dict[str, Any]:
+    return {"answer": "yes", "more": 1}
+
+
+def test_the_answer_alone_is_printed_unless_json_is_wanted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finish(_ended(), as_json=False)
+    assert capsys.readouterr().out == "yes\n"
+    finish(_ended(), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"answer": "yes", "more": 1}
+
+
+def test_a_query_that_takes_long_tells_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    lines = partial(ProgressLines, clock=lambda: now_s)
+    monkeypatch.setattr("quire.cli.workflow_running.ProgressLines", lines)
+    progress = QueryProgress()
+    progress.num_primitives = 3
+    for component, ended_s in (("chunk", 1.0), ("embed", 11.0), ("embed", 12.0), ("act", 30.0)):
+        now_s = ended_s
+        progress.ended(component)
+    assert capsys.readouterr().err.splitlines() == [
+        "2 of 3 primitives, the last of embed", "4 of 4 primitives, the last of act"
+    ]  # fmt: skip
+
+
 def test_a_query_that_its_node_could_not_answer_is_refused_before_the_node_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
     monkeypatch.setattr("quire.cli.workflow.run_here", lambda *given: started.append(given))
-    monkeypatch.setattr("quire.cli.workflow.finish", lambda running: None)
+    monkeypatch.setattr("quire.cli.workflow.finish", lambda running, as_json: None)
     embeds = str(save_encoder(tmp_path / "bert"))
     ran = invoke(capsys, "workflow", "run", "advanced-rag", *ASKED, "--encoder", embeds)
     assert ran.code == EXIT_ERROR
@@ -220,7 +279,7 @@ def test_a_model_is_loaded_only_if_the_workflow_needs_one(
 ) -> None:
     nodes = []
     monkeypatch.setattr("quire.cli.workflow.run_here", lambda node, query: nodes.append(node))
-    monkeypatch.setattr("quire.cli.workflow.finish", lambda running: None)
+    monkeypatch.setattr("quire.cli.workflow.finish", lambda running, as_json: None)
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     city = ("--input", "city=Oslo")

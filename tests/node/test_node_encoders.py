@@ -25,6 +25,7 @@ from quire.core.calls import AskEncoder
 from quire.core.config import EncoderConfig, EngineConfig, NodeConfig, TenantConfig
 from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import (
+    EngineFault,
     EngineLost,
     InvalidArgument,
     ModelNotFound,
@@ -94,6 +95,30 @@ async def test_the_batches_of_a_request_are_counted_for_whoever_asks() -> None:
         control.answered(Deliver(program=ProgramId(1), command=command, reply=reply, last=last))
     assert (await asking)[:, 0].tolist() == [0, 1, 2]
     assert counted == BatchCount(num_batches=2, num_short_batches=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[1.0, 2.0], [np.nan, 0.0]], "gave numbers that are not finite for text 1: see whether"),
+        ([[np.inf, 2.0], [0.0, 0.0]], "not finite for text 0"),
+        ([[1.0], [2.0]], r"gave rows of \(1,\) numbers in place of \(2,\): start it again"),
+    ],
+)
+async def test_numbers_that_nobody_can_use_are_refused(rows: Any, message: str) -> None:
+    control = HandControl()
+    requests = EncoderRequests(cast("ControlThread", control))
+    requests.start()
+    whose = OnBehalf(ProgramId(1))
+    asking = asyncio.ensure_future(requests.ask(FAKE, 2, [text(1), text(2)], whose))
+    await asyncio.sleep(0)
+    call = control.asked[0].call
+    assert isinstance(call, AskEncoder)
+    reply = Encoded(first=0, rows=np.asarray(rows, np.float32), batch=1, is_short=False)
+    answer = Deliver(program=ProgramId(1), command=call.command.id, reply=reply, last=True)
+    control.answered(answer)
+    with pytest.raises(EngineFault, match=message):
+        await asking
 
 
 class Gated(FakeEncoder):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
 
 from quire.cli.client import NodeClient
-from quire.cli.console import escaped, output, table
+from quire.cli.console import escaped, output, print_result, table
 from quire.cli.log_output import configure_logging
 from quire.cli.node_choice import refuse_beside_url
 from quire.cli.option_groups import with_groups
 from quire.cli.workflow_checks import check_node
 from quire.cli.workflow_graphs import draw_measured, explain
-from quire.cli.workflow_inputs import example_inputs, require_inputs, with_document_texts
+from quire.cli.workflow_inputs import (
+    example_inputs,
+    require_inputs,
+    texts_of,
+    texts_of_schema,
+    with_document_texts,
+)
 from quire.cli.workflow_options import (
     GraphOptions,
     WorkflowCommandOptions,
@@ -75,6 +80,8 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
 
         quire workflow run naive-rag --url http://127.0.0.1:8000 --documents notes --question "Why?"
 
+        quire workflow run mine.py:app --input year=1969 --json
+
         quire workflow run search-generation --search notes --question "Why?"
 
         quire workflow run search-generation --search notes --question "Why?" --data-dir d --id why
@@ -89,7 +96,7 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
     refuse_unread(context, options.action)
     if options.action == "list":
         node = options.running.client()
-        _show_list(_shipped() if node is None else _served(node))
+        _show_list(_shipped() if node is None else _served(node), options.as_json)
     elif options.action == "explain":
         _explain(options.workflow_name(), options)
     elif options.running.url is not None:
@@ -101,8 +108,9 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
 
 
 def _explain(name: str, options: WorkflowCommandOptions) -> None:
-    config, query = options.asked.config(), options.asked.query()
+    config = options.asked.config()
     app = use_profiles(find_application(name), read_profiles(options.node.profile or ()))
+    query = options.asked.query(texts_of(app))
     passes = options.graph.optimiser()
     read = asyncio.run(with_document_texts(app, {**example_inputs(app), **query}, config))
     if options.bounds.speculate:
@@ -112,40 +120,58 @@ def _explain(name: str, options: WorkflowCommandOptions) -> None:
 
 def _run_there(name: str, options: WorkflowCommandOptions, url: str) -> None:
     """Run the query on a running node."""
-    config, inputs = options.asked.config(), _inputs(options)
+    config, inputs = options.asked.config(), _inputs(options, _texts_there(name, options))
     node = Client(url, options.running.api_key)
     kept = options.kept.kept_as()
-    finish(run_remote(node, name, inputs, config, options.bounds.bounds(), kept))
+    running = run_remote(node, name, inputs, config, options.bounds.bounds(), kept)
+    finish(running, options.as_json)
+
+
+def _texts_there(name: str, options: WorkflowCommandOptions) -> set[str]:
+    """Ask the running node which inputs are texts, if any is given by --input."""
+    node = options.running.client() if options.asked.inputs else None
+    if node is None:
+        return set()
+    with node:
+        return next(
+            (texts_of_schema(one["query"]) for one in node.workflows() if one["name"] == name),
+            set(),
+        )
 
 
 def _run_here(name: str, options: WorkflowCommandOptions) -> None:
     """Run the query on a node of this command."""
-    config, inputs, kept = options.asked.config(), _inputs(options), options.kept.kept_as()
+    config, kept = options.asked.config(), options.kept.kept_as()
     app = use_keys(find_application(name), os.environ)
+    inputs = _inputs(options, texts_of(app))
     node = options.node.config(app.needs_model)
     use_profiles(app, read_profiles(options.node.profile or (), node.engines, node.encoders))
     passes, bounds = options.graph.optimiser(), options.bounds.bounds()
     query = Query(app, inputs, config, passes=passes, name=kept, log=ShownLog(), **bounds)
-    _ask(node, query, inputs, options.graph.svg)
+    _ask(node, query, inputs, options)
 
 
-def _inputs(options: WorkflowCommandOptions) -> dict[str, Any] | None:
+def _inputs(options: WorkflowCommandOptions, texts: Collection[str]) -> dict[str, Any] | None:
     """Return the inputs of a query; None if those that are kept are used."""
-    query = options.asked.query()
+    query = options.asked.query(texts)
     return None if options.kept.resume is not None and not query else query
 
 
 def _ask(
-    node: NodeConfig, query: Query, inputs: Mapping[str, Any] | None, svg: Path | None
+    node: NodeConfig,
+    query: Query,
+    inputs: Mapping[str, Any] | None,
+    options: WorkflowCommandOptions,
 ) -> None:
     """Run ``query`` on a node of this command. ``inputs``: None if they are kept."""
+    svg = options.graph.svg
     if inputs is not None:
         require_inputs(query.app, inputs)
     query.prepare()
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
     check_node(node, query.app.used_engines)
-    finish(run_here(node, query))
+    finish(run_here(node, query), options.as_json)
     if svg is not None:
         draw_measured(svg, query)
 
@@ -163,7 +189,11 @@ def _served(node: NodeClient) -> Iterator[tuple[str, list[str], str]]:
             yield one["name"], one["components"], one["description"]
 
 
-def _show_list(workflows: Iterable[tuple[str, list[str], str]]) -> None:
+def _show_list(workflows: Iterable[tuple[str, list[str], str]], as_json: bool) -> None:
+    if as_json:
+        fields = ("name", "components", "description")
+        print_result([dict(zip(fields, one, strict=True)) for one in workflows])
+        return
     listed = table("workflow", "components", "what it does", wrap=("components", "what it does"))
     for name, components, description in workflows:
         listed.add_row(escaped(name), escaped(", ".join(components)), escaped(description))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,35 @@ SAMPLE_WORDS = 256 * 24
 
 
 def query_inputs(
-    given: list[str], question: str | None, documents: list[Path] | None
+    given: list[str],
+    question: str | None,
+    documents: list[Path] | None,
+    texts: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the query's inputs by name, as far as they are given."""
+    """Return the query's inputs by name, as far as they are given. ``texts``: the inputs that are
+    texts, so that 2 is one."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise InvalidArgument(f"--input {text!r}: write NAME=VALUE, e.g. city=Oslo")
-        found[name] = _value(value)
+        found[name] = value if name in texts else _value(value)
     if question is not None:
         found["question"] = question
     if documents:
         found["documents"] = _documents(documents)
     return found
+
+
+def texts_of(app: App) -> set[str]:
+    """Return the names of the inputs that are texts."""
+    return {name for name, kind in app.query_inputs.items() if kind is ValueType.TEXT}
+
+
+def texts_of_schema(schema: Mapping[str, Any]) -> set[str]:
+    """Return them for the schema of a query, as a node shows it."""
+    found: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    return {name for name, one in found.items() if one.get("type") == "string"}
 
 
 _OPTIONS = {"question": "--question TEXT", "documents": "--documents PATH"}

@@ -3,7 +3,7 @@ an action does not read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,7 +47,7 @@ class InputOptions:
         typer.Option(
             "--input",
             metavar="NAME=VALUE",
-            help="Another input of the workflow: text, or JSON. Repeatable.",
+            help="Another input of the workflow: text, or JSON where it is none. Repeatable.",
         ),
     ] = None
     settings: Annotated[
@@ -59,13 +59,13 @@ class InputOptions:
         ),
     ] = None
 
-    def query(self) -> dict[str, Any]:
-        """Return the inputs by name, as far as they are given.
+    def query(self, texts: Collection[str] = ()) -> dict[str, Any]:
+        """Return the inputs by name, as far as they are given. ``texts``: those that are texts.
 
         Raises:
             InvalidArgument: a file cannot be read, or an input has no name.
         """
-        return query_inputs(self.inputs or [], self.question, self.documents)
+        return query_inputs(self.inputs or [], self.question, self.documents, texts)
 
     def config(self) -> dict[str, dict[str, Any]]:
         """Return changes by component.
@@ -222,6 +222,9 @@ class WorkflowCommandOptions:
     graph: GraphOptions
     node: WorkflowNodeOptions
     running: RunningNodeOptions
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all results, or the list, as JSON.")
+    ] = False
     log_level: o.LogLevel = "warning"
 
     def workflow_name(self) -> str:
@@ -239,7 +242,7 @@ class WorkflowCommandOptions:
 
 _ALL = names_of(WorkflowCommandOptions)
 _READ_BY: Mapping[Action, frozenset[str]] = {
-    "list": frozenset({"action", "log_level"}) | names_of(RunningNodeOptions),
+    "list": frozenset({"action", "as_json", "log_level"}) | names_of(RunningNodeOptions),
     "run": _ALL,
     "explain": frozenset({"action", "name", "speculate", "profile", "log_level"})
     | names_of(InputOptions, GraphOptions),

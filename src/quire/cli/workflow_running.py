@@ -12,12 +12,15 @@ from quire.cli.console import messages, print_result
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import errors_of_starting_raised_only
 from quire.cli.program_end import status_of_end
+from quire.cli.progress_lines import ProgressLines
 from quire.client import Client
 from quire.core.config import NodeConfig
 from quire.core.errors import ProgramFailed
 from quire.node import Node
-from quire.programs.workflow import StepLog
+from quire.programs.workflow import PrimitiveStep, StepLog
 from quire.programs.workflow.durable import QueryId
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.speculation import SpeculationFigures
 
@@ -30,8 +33,34 @@ class Bounds(TypedDict):
     speculate: bool
 
 
+class QueryProgress:
+    """Lines on stderr that say how far a query is, if it takes long."""
+
+    def __init__(self) -> None:
+        self._lines = ProgressLines()
+        self.num_primitives = self._num_ended = 0
+
+    def ended(self, component: str) -> None:
+        """Note that a primitive of ``component`` has ended."""
+        self._num_ended += 1
+        most = max(self.num_primitives, self._num_ended)
+        self._lines.tell(lambda: f"{self._num_ended} of {most} primitives, the last of {component}")
+
+
 class ShownLog(StepLog):
-    """Reports on stderr that a query goes on."""
+    """Reports on stderr how far a query is, and that it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.progress = QueryProgress()
+
+    async def ended(self, step: PrimitiveStep) -> None:
+        await super().ended(step)
+        self.progress.ended(step.primitive.node)
+
+    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
+        await super().grew(primitive, graph)
+        self.progress.num_primitives = len(graph.primitives)
 
     async def resumed(self, num_kept: int, num_primitives: int) -> None:
         await super().resumed(num_kept, num_primitives)
@@ -49,18 +78,20 @@ def _show_kept(num_kept: int, num_primitives: int) -> None:
     messages().print(f"{num_kept} of {num_primitives} primitives were there")
 
 
-def finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
+def finish(running: Coroutine[Any, Any, dict[str, Any]], as_json: bool) -> None:
     """Wait for the results of a query and print its answer, or all results if none is called
-    "answer"."""
+    "answer" or they are wanted ``as_json``."""
     with status_of_end():
         results = asyncio.run(running)
-    print_result(results.get("answer", results))
+    print_result(results if as_json else results.get("answer", results))
 
 
 async def run_here(config: NodeConfig, query: Query) -> dict[str, Any]:
     node = Node(config)
     with errors_of_starting_raised_only(), loading_progress() as progress:
         await node.start(progress)
+    if isinstance(query.log, ShownLog):
+        query.log.progress.num_primitives = query.num_primitives
     try:
         results: dict[str, Any] = await node.launch(query.program(), tenant=DEFAULT_TENANT).result()
         return results
@@ -79,21 +110,25 @@ async def run_remote(
     kept_as: QueryId | None,
 ) -> dict[str, Any]:
     async with node:
-        if kept_as is None:
-            return await node.query(name, query, config=config, **bounds)
         events = node.query_events(
             name,
             query,
             config=config or None,
-            query_id=kept_as.key,
-            resume=kept_as.resume,
-            repeat_interrupted=kept_as.repeat_interrupted,
+            query_id=None if kept_as is None else kept_as.key,
+            resume=kept_as is not None and kept_as.resume,
+            repeat_interrupted=kept_as is not None and kept_as.repeat_interrupted,
             **bounds,
         )
         results: dict[str, Any] = {}
+        progress = QueryProgress()
         async for event in events:
-            if event["type"] == "resumed":
-                _show_kept(event["num_kept"], event["num_primitives"])
-            elif event["type"] == "ended":
-                results = event["results"]
+            match event["type"]:
+                case "resumed":
+                    _show_kept(event["num_kept"], event["num_primitives"])
+                case "planned" | "grown":
+                    progress.num_primitives = event["num_primitives"]
+                case "primitive.ended":
+                    progress.ended(event["component"])
+                case "ended":
+                    results = event["results"]
         return results

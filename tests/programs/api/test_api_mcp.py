@@ -76,6 +76,23 @@ async def test_a_session_begins_and_ends(connected: Connected) -> None:
         assert headers["mcp-protocol-version"] == "2025-06-18"
 
 
+async def test_the_error_of_a_server_that_has_gone_is_not_that_of_the_end_of_its_session(
+    connected: Connected,
+) -> None:
+    class Gone(Scripted):
+        def __call__(self, request: httpx.Request) -> httpx.Response:
+            if request.method == "DELETE" or b"tools/call" in request.content:
+                self.methods.append(request.method)
+                raise httpx.ReadError("it is gone")
+            return super().__call__(request)
+
+    server = Gone()
+    with pytest.raises(ProgramError, match="POST http://mcp/ failed: ReadError: it is gone"):
+        async with server.api(connected).mcp_connect("http://mcp/") as session:
+            await session.call_tool("add", {})
+    assert server.methods[-1] == "DELETE"
+
+
 async def test_tools_come_page_by_page(connected: Connected) -> None:
     def listed(message: dict[str, Any]) -> dict[str, Any]:
         if message["params"].get("cursor") == "2":

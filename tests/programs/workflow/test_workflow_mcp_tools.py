@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import InvalidArgument, ProgramError
 from quire.programs.api import Api
 from quire.programs.api.mcp import McpResult, McpTool
 from quire.programs.workflow import App, Engine, Graph, Node
@@ -81,6 +81,15 @@ async def test_a_query_that_is_refused_leaves_no_session_open() -> None:
     with pytest.raises(InvalidArgument, match="has no 'q'"):
         await calling().schedule(cast(Api, server))
     assert (server.num_open, server.called) == (0, [])
+
+
+async def test_a_server_that_cannot_be_asked_is_named_with_its_engine() -> None:
+    class Down(Server):
+        async def list_tools(self) -> list[McpTool]:
+            raise ProgramError("POST http://mcp/ failed: all connection attempts failed")
+
+    with pytest.raises(ProgramError, match="engine 'tool': POST http://mcp/ failed: all conn"):
+        await calling().schedule(cast(Api, Down({})))
 
 
 REQUIRED: list[Any] = [3, "q", {"q": 1}, [{}, 3, None], None]

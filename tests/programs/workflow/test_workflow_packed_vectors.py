@@ -6,6 +6,7 @@ seconds.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from pathlib import Path
@@ -116,7 +117,7 @@ async def test_from_the_encoder_to_the_store_there_is_no_object_for_each_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Five texts in three stages, each of two calls, which an Aggregate gathers for the store."""
-    monkeypatch.setattr(encoding, "MAX_TEXTS", 1)
+    monkeypatch.setattr(encoding, "MAX_IN_FLIGHT", 1)
     given: list[Any] = []
 
     class Seen(QueryVectors):
@@ -194,3 +195,31 @@ async def test_the_kept_results_of_a_query_are_lists(tmp_path: Path) -> None:
     kept = KeptQueries(tmp_path, KeptQueriesConfig())
     async with LocalNode(kept_queries=kept) as node:
         assert [await node.run(main) for _ in range(2)] == ["list", "list"]
+
+
+async def test_a_query_sends_no_more_texts_at_once_than_its_tenant_may_have_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of more chunks than an encoder takes of a tenant at a time was always refused."""
+    monkeypatch.setattr(encoding, "MAX_IN_FLIGHT", 5)
+    in_flight, most = 0, 0
+
+    class Slow(Calls):
+        async def call(self, name: str, **given: Any) -> Any:
+            nonlocal in_flight, most
+            num = len(given["texts"])
+            in_flight += num if name == "encoders.embed" else 0
+            most = max(most, in_flight)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            in_flight -= num if name == "encoders.embed" else 0
+            return await super().call(name, **given)
+
+    calls = Slow()
+    texts = ["a" * (number + 1) for number in range(23)]
+    graph = Graph.optimize(indexing(), {"texts": texts})
+    api = node_of(calls)
+    runners = {"embedding": EncoderRunner(api, None), "vectors": VectorRunner(QueryVectors(api))}
+    await GraphScheduler(graph.e_graph, graph.query, runners, lambda: 0.0).run()
+    assert b"".join(calls.put) == packed(*([float(len(one)), 1.0] for one in texts)).values
+    assert (most, in_flight) == (5, 0), "stages of two texts, and the last of one"

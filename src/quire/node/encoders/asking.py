@@ -17,7 +17,7 @@ from quire.core.actions import Deliver, Fail
 from quire.core.batch import F32, I32
 from quire.core.calls import AskEncoder, Cancel, ControlCall
 from quire.core.encoding import Encode, Encoded
-from quire.core.errors import ErrorRecord, from_record
+from quire.core.errors import EngineFault, ErrorRecord, from_record
 from quire.core.events import Called
 from quire.core.ids import CommandId, ModelId, ProgramId
 from quire.engine.encoders.text import EncodedText
@@ -76,6 +76,7 @@ class EncoderRequests:
         Raises:
             QuotaExceeded: too many sequences of the tenant are waiting, or too many commands.
             EngineLost: the encoder was lost twice under one of them, or is given up.
+            EngineFault: it has given numbers that are not finite, or rows of another size.
             InvalidArgument: a sequence that the model cannot run.
             ProgramCancelled: the program has ended.
         """
@@ -88,6 +89,7 @@ class EncoderRequests:
         try:
             self._post(model, _command(number, sequences), whose)
             await done
+            _check_finite(model, rows)
             return rows
         except asyncio.CancelledError:
             self._call(whose.program, Cancel(number))
@@ -120,7 +122,11 @@ class EncoderRequests:
             return
         reply = answer.reply
         assert isinstance(reply, Encoded), "control answers what it was asked"
-        request.rows[reply.first : reply.first + len(reply.rows)] = reply.rows
+        part = request.rows[reply.first : reply.first + len(reply.rows)]
+        if part.shape != reply.rows.shape:
+            request.done.set_exception(_other_size(reply.rows.shape, part.shape))
+            return
+        part[:] = reply.rows
         request.batches[reply.batch] = reply.is_short
         if answer.last:
             counted = request.whose.batches
@@ -133,6 +139,24 @@ class EncoderRequests:
         for request in self._requests.values():
             if not request.done.done():
                 request.done.set_exception(from_record(error))
+
+
+def _check_finite(model: ModelId, rows: F32) -> None:
+    """Refuse rows that nobody can use: JSON cannot say them, and no order has a place for them.
+    Other requests of the same batch keep theirs."""
+    are_finite = np.isfinite(rows).all(axis=1)
+    if not are_finite.all():
+        place = int(np.argmin(are_finite))
+        raise EngineFault(
+            f"encoder {model} gave numbers that are not finite for text {place}: see whether its "
+            "weights are whole, and whether its dtype has the range that they need"
+        )
+
+
+def _other_size(given: tuple[int, ...], wanted: tuple[int, ...]) -> EngineFault:
+    return EngineFault(
+        f"an encoder gave rows of {given[1:]} numbers in place of {wanted[1:]}: start it again"
+    )
 
 
 def _command(number: CommandId, sequences: Sequence[EncodedText]) -> Encode:

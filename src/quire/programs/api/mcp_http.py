@@ -8,6 +8,7 @@ program's own HTTP; must not know its network policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -43,10 +44,12 @@ class HttpChannel:
         return name
 
     async def close(self) -> None:
-        """End the session. Servers may refuse the request (status 405); that is ignored."""
+        """End the session. Servers may refuse the request (status 405), or have gone, as the error
+        says that is perhaps being raised now; that is ignored."""
         if "mcp-session-id" in self._headers:
-            async with self._request("DELETE", self._url, None, self._headers):
-                pass
+            with suppress(ProgramError):
+                async with self._request("DELETE", self._url, None, self._headers):
+                    pass
 
     async def list_tools(self, cursor: str | None) -> dict[str, Any]:
         return await self._ask("tools/list", {} if cursor is None else {"cursor": cursor})

@@ -75,6 +75,10 @@ def drawing(
         made = _boxes(graph, expected, took, steps)
         boxes = [replace(box, batches=batches.get(box.id, "")) for box in made]
         _panel(canvas, title + _totals(expected, took), boxes)
+    canvas.line(
+        "Blue: a model, dark where a pass has divided its prompt or answer. Grey: no engine. "
+        "Dashed: an order without data. Depth: how many follow one another up to a result."
+    )
     if steps or predicted(e_graph, app.engines) is not None:
         canvas.line(
             "Red frames: what the whole waits for, one after the other. The end of a prompt is "

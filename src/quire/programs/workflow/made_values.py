@@ -55,28 +55,6 @@ def check_value(where: str, who: str, kind: ValueType, made: Any) -> Any:
     return made
 
 
-def json_problem(value: Any, levels: int = MAX_MADE_LEVELS, *, finite: bool = False) -> str | None:
-    """Describe the part of ``value`` that JSON would not give back, or return None. ``finite``:
-    numbers must be finite, as in JSON that others read."""
-    if isinstance(value, float) and finite and not isfinite(value):
-        return f"the number {value}"
-    if type(value) in (str, int, float, bool, type(None)):
-        return None
-    if not levels:
-        return f"more than {MAX_MADE_LEVELS} levels"
-    if type(value) is dict:
-        for name, one in value.items():
-            if type(name) is not str:
-                return f"the key {name!r:.40}"
-            if (problem := json_problem(one, levels - 1, finite=finite)) is not None:
-                return problem
-        return None
-    if type(value) is list:
-        found = (json_problem(one, levels - 1, finite=finite) for one in value)
-        return next((problem for problem in found if problem is not None), None)
-    return f"a {type(value).__name__}"
-
-
 def _size_problem(made: Any, most: int) -> str | None:
     """Say why ``made`` is too large or too deep, or return None. What is neither a text nor a list
     nor an object counts as a number."""

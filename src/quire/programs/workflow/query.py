@@ -34,7 +34,7 @@ from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
-from quire.programs.workflow.running import durably, query_program, with_texts
+from quire.programs.workflow.running import durably, for_clients, query_program, with_texts
 from quire.programs.workflow.speculation import SpeculationFigures
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
@@ -152,7 +152,7 @@ class Query:
     async def _bounded(self, api: Api) -> dict[str, Any]:
         try:
             async with asyncio.timeout(self._deadline_s) as timer:
-                return await self._run(api)
+                return await for_clients(self.app, await self._run(api))
         except TimeoutError as exc:
             if not timer.expired():
                 raise

@@ -6,10 +6,12 @@ Owns all steps from an application and a query to its results.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
+from quire.core.errors import InvalidArgument
 from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet, Main
@@ -135,9 +137,31 @@ def workflow(app: App, passes: OptPass | None = None) -> Inferlet:
     chosen, cache = passes or OptPass(), GraphCache()
 
     async def main(api: Api, query: Query, config: Config = {}) -> dict[str, Any]:  # noqa: B006
-        return await run_query(api, app, query, config, passes=chosen, cache=cache)
+        results = await run_query(api, app, query, config, passes=chosen, cache=cache)
+        return await for_clients(app, results)
 
     return query_program(app, main)
+
+
+async def for_clients(app: App, results: dict[str, Any]) -> dict[str, Any]:
+    """Return ``results`` if JSON can say them: tools may pass one another what it cannot.
+
+    Raises:
+        InvalidArgument: it cannot; the error names the component and its output.
+    """
+    makers = {name: node.name for node in app.nodes for name in node.outputs}
+    for name, kind in app.results.items():
+        if kind is not ValueType.OBJECT:
+            continue
+        try:
+            await asyncio.to_thread(json.dumps, results[name], allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise InvalidArgument(
+                f"{makers[name]}: its {name!r} is a result of the query and no JSON ({exc}): give "
+                "texts, finite numbers, lists and objects",
+                param=makers[name],
+            ) from exc
+    return results
 
 
 def query_program(app: App, main: Main, quotas: Quotas = NO_QUOTAS) -> Inferlet:

@@ -15,8 +15,10 @@ import msgspec
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api.packed_vectors import PackedVectors
-from quire.programs.workflow.made_values import json_problem
 from quire.programs.workflow.values import ValueType
+
+_MAX_DEPTH = 64
+_PLAIN = (str, int, float, bool, type(None))
 
 
 class _Vectors(msgspec.Struct, frozen=True):
@@ -92,7 +94,7 @@ def _unpacked(vectors: _Vectors) -> Sequence[list[float]]:
 
 
 def _json(where: str, port: str, value: Any) -> str:
-    odd = json_problem(value)
+    odd = _odd(value, _MAX_DEPTH)
     if odd is not None:
         raise InvalidArgument(
             f"{where}: its {port!r} has {odd}, which cannot be kept: give what JSON has (texts, "
@@ -100,3 +102,21 @@ def _json(where: str, port: str, value: Any) -> str:
             param=where,
         )
     return json.dumps(value)
+
+
+def _odd(value: Any, depth: int) -> str | None:
+    """Describe the part of ``value`` that JSON cannot represent, or return None."""
+    if type(value) in _PLAIN:
+        return None
+    if not depth:
+        return f"more than {_MAX_DEPTH} levels"
+    if type(value) is dict:
+        for name, one in value.items():
+            if type(name) is not str:
+                return f"the key {name!r:.40}"
+            if (odd := _odd(one, depth - 1)) is not None:
+                return odd
+        return None
+    if type(value) is list:
+        return next((odd for one in value if (odd := _odd(one, depth - 1)) is not None), None)
+    return f"a {type(value).__name__}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from quire.core.encoding import EncoderKind
@@ -10,7 +12,6 @@ from quire.core.errors import InvalidArgument, ModelNotFound
 from quire.programs.api import Api
 from quire.programs.api.encode import Encoder, EncoderBatches, embedded
 from quire.programs.api.packed_vectors import PackedVectors
-from quire.programs.services.encoding import MAX_TEXTS
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
@@ -28,6 +29,9 @@ _EXAMPLES: Mapping[EncoderKind, str] = {
     "--encoder late-interaction:SOURCE an embedding model takes its place",
 }
 
+MAX_IN_FLIGHT = 1024
+"""The most texts of one query that an encoder has at a time. A tenant may have 8192 waiting, and a
+query 65,536 chunks, which the optimiser sends side by side."""
 NUM_AHEAD = 8
 """The number of texts that are scored at a time in spare time."""
 
@@ -107,6 +111,7 @@ class EncoderRunner:
     ) -> None:
         self._api, self._model = api, model
         self._batches = {} if batches is None else batches
+        self._room = _Room()
         self._scores: dict[tuple[bool, str, str], float] = {}
         """The scores by truncation, question and text: of texts that were found or may be."""
 
@@ -136,15 +141,17 @@ class EncoderRunner:
         """Return the vectors packed: a query may have 65,536 of them."""
         texts: list[str] = [inputs["text"]] if "text" in inputs else inputs["texts"]
         parts: list[PackedVectors] = []
-        for start in range(0, len(texts), MAX_TEXTS):
-            part = await embedded(
-                self._api.issuer,
-                texts[start : start + MAX_TEXTS],
-                model=self._model,
-                truncate=primitive.config["truncate"],
-                batches=self._batches.setdefault(primitive.id, EncoderBatches()),
-                order=primitive.order,
-            )
+        for start in range(0, len(texts), MAX_IN_FLIGHT):
+            some = texts[start : start + MAX_IN_FLIGHT]
+            async with self._room.of(len(some)):
+                part = await embedded(
+                    self._api.issuer,
+                    some,
+                    model=self._model,
+                    truncate=primitive.config["truncate"],
+                    batches=self._batches.setdefault(primitive.id, EncoderBatches()),
+                    order=primitive.order,
+                )
             parts.append(part)
         rows = joined(parts)
         check_elements(primitive, rows)
@@ -156,15 +163,37 @@ class EncoderRunner:
         truncate: bool = primitive.config["truncate"]
         keys = [(truncate, question, text) for text in inputs["texts"]]
         missing = [key for key in dict.fromkeys(keys) if key not in self._scores]
-        for start in range(0, len(missing), MAX_TEXTS):
-            some = missing[start : start + MAX_TEXTS]
-            scores = await self._api.rerank(
-                question,
-                [text for _, _, text in some],
-                model=self._model,
-                truncate=truncate,
-                batches=self._batches.setdefault(primitive.id, EncoderBatches()),
-                **primitive.order,
-            )
+        for start in range(0, len(missing), MAX_IN_FLIGHT):
+            some = missing[start : start + MAX_IN_FLIGHT]
+            async with self._room.of(len(some)):
+                scores = await self._api.rerank(
+                    question,
+                    [text for _, _, text in some],
+                    model=self._model,
+                    truncate=truncate,
+                    batches=self._batches.setdefault(primitive.id, EncoderBatches()),
+                    **primitive.order,
+                )
             self._scores |= zip(some, scores, strict=True)
         return [self._scores[key] for key in keys]
+
+
+class _Room:
+    """Room for ``MAX_IN_FLIGHT`` texts of one query at its encoder."""
+
+    def __init__(self) -> None:
+        self._num_texts = 0
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def of(self, num_texts: int) -> AsyncIterator[None]:
+        """Wait for room for ``num_texts``, and hold it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._num_texts + num_texts <= MAX_IN_FLIGHT)
+            self._num_texts += num_texts
+        try:
+            yield
+        finally:
+            self._num_texts -= num_texts
+            async with self._changed:
+                self._changed.notify_all()

@@ -166,6 +166,8 @@ async def check_tools(
                     f"engine {engine.name!r}: the MCP server {engine.config['mcp']} has not said "
                     "what tools it has: see whether it runs, or raise timeout_s"
                 ) from exc
+            except ProgramError as exc:
+                raise ProgramError(f"engine {engine.name!r}: {exc.message}") from exc
 
 
 def _properties(tool: McpTool) -> Mapping[str, Any]:
