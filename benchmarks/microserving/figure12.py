@@ -1,5 +1,5 @@
-"""A context that moves to another engine, over one that is computed again there (Microserving,
-Fig. 12), in virtual time.
+"""Moves a context to another engine, and compares the time with computing it again there
+(Microserving, Fig. 12), in virtual time.
 
     python benchmarks/microserving/figure12.py [--contexts 500 2500 4500] [--quick]
 
@@ -54,7 +54,8 @@ class OneAfterAnother:
 
 
 def ttft_s(num_context: int, prefill: Prefill, *, is_migrated: bool) -> float:
-    """The mean over all engines but the first, which computes the context."""
+    """Return the mean time to the first token in seconds, over all engines but the first, which
+    computes the context."""
     load = RequestLoad(
         NUM_ENGINES,
         RATE,
