@@ -1,8 +1,8 @@
 """Runs every command of the guide to the library with the shipped model (``make answers``).
 
-    python tools/library_answers.py docs/guide/library-answers.json
+    python -m tools.library_answers docs/guide/library-answers.json
 
-Writes what each answers, by command, for ``quire.programs.guide`` to show. Programs that need an
+Writes what each answers, by command, for ``tools.pages.library`` to show. Programs that need an
 encoder have no answer there; ``codeact`` needs the sandbox (``quire[sandbox]``).
 """
 
@@ -19,8 +19,8 @@ from quire.cli.program_arguments import split
 from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
 from quire.core.ids import ModelId, TenantId
 from quire.node import Node
-from quire.programs.guide import commands
 from quire.programs.library import LIBRARY
+from tools.pages.library import commands
 
 TENANT = TenantId("default")
 # In bfloat16 a sampled text is another one on another processor, by the rounding of its sums.
