@@ -2,12 +2,15 @@
 (Autellix, Figs. 14 and 15).
 
     python benchmarks/autellix/balancers.py [--quick] [--workloads sharegpt lats] [--loads 1 2 4]
+    python benchmarks/autellix/balancers.py --parts replicas --replicas 1 4 --rows rows.jsonl
 
 The engines are those of ``systems.py``; each balancer plays the same programs under the same policy
 (``plas`` for ShareGPT, ``atlas`` for LATS). Traces are as long on every number of engines: n
 engines get n times as many programs. Chosen before the first run: four engines; throughput at twice
 the latency of programs that have the engine for themselves; for the number of engines ``plas`` and
-the balancer ``quire`` with ShareGPT. Deterministic: a second run gives the same rows.
+the balancer ``quire`` with ShareGPT. Deterministic: a second run gives the same rows. In full it
+takes hours: with ``--rows FILE`` each row is kept as soon as it is there, and a second run with
+this file goes on where the first was interrupted.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from benchmarks.autellix.sweep import (
     TAILS,
     TIMES_ALONE,
     Contender,
+    KeptRows,
     Row,
     Trace,
     latency_alone_s,
@@ -45,6 +49,7 @@ QUICK_NUM_PROGRAMS = {"sharegpt": 20, "lats": 4}
 LOADS = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 QUICK_LOADS = (1.0, 4.0)
 NUM_ENGINES = 4
+PARTS = ("balancers", "replicas")
 REPLICAS, QUICK_REPLICAS = (1, 2, 4, 8), (1, 2)
 
 
@@ -69,8 +74,11 @@ def balancer_table(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
             "balancer": name,
             "cached": f"{cached[name]:.3f}",
             "programs/s": median_of([*found[tail].values()]),
-            "over round_robin": over(found[tail], rates["round_robin"][tail]),
-            "over least_used": over(found[tail], rates["least_used"][tail]),
+            **{
+                f"over {base}": over(found[tail], rates[base][tail])
+                for base in ("round_robin", "least_used")
+                if base in rates
+            },
         }
         for tail in TAILS
         for name, found in rates.items()
@@ -100,12 +108,18 @@ def replica_table(
     return table
 
 
-def compare_balancers(workload: str, arguments: Any) -> dict[str, Any]:
+def trace_of(workload: str, arguments: Any) -> Trace:
     numbers = QUICK_NUM_PROGRAMS if arguments.quick else NUM_PROGRAMS
-    trace = Trace(workload, numbers[workload], seeds_of(arguments), loads_of(arguments))
+    num_programs = arguments.programs or numbers[workload]
+    return Trace(workload, num_programs, seeds_of(arguments), loads_of(arguments))
+
+
+def compare_balancers(workload: str, arguments: Any, kept: KeptRows) -> dict[str, Any]:
+    trace = trace_of(workload, arguments)
     slo_s = TIMES_ALONE[0] * latency_alone_s(workload, ENGINE)
-    contenders = {name: contender(POLICY[workload], name, NUM_ENGINES) for name in BALANCERS}
-    rows = sweep(trace, contenders, slo_s, arguments.jobs)
+    names = arguments.balancers
+    contenders = {name: contender(POLICY[workload], name, NUM_ENGINES) for name in names}
+    rows = sweep(trace, contenders, slo_s, arguments.jobs, kept)
     table = balancer_table(rows, slo_s)
     print_table(f"{workload}, {NUM_ENGINES} engines, at {1000 * slo_s:.1f} ms/token", table)
     panels = [
@@ -122,21 +136,26 @@ def compare_balancers(workload: str, arguments: Any) -> dict[str, Any]:
         "programs/s",
         panels,
     )
-    return {"workload": workload, "slo_s": slo_s, "throughput": table, "rows": rows}
+    return {
+        "workload": workload,
+        "programs_each": trace.num_programs,
+        "slo_s": slo_s,
+        "throughput": table,
+        "rows": rows,
+    }
 
 
-def grow(arguments: Any) -> dict[str, Any]:
+def grow(arguments: Any, kept: KeptRows) -> dict[str, Any]:
     """Measure the throughput with 1 to 8 engines; print, draw and return it."""
     workload = "sharegpt"
-    quick = arguments.quick
-    num_programs = (QUICK_NUM_PROGRAMS if quick else NUM_PROGRAMS)[workload]
-    trace = Trace(workload, num_programs, seeds_of(arguments), loads_of(arguments))
+    numbers = arguments.replicas or (QUICK_REPLICAS if arguments.quick else REPLICAS)
+    trace = trace_of(workload, arguments)
     slo_s = TIMES_ALONE[0] * latency_alone_s(workload, ENGINE)
     rows = {
         number: sweep(
-            trace, {str(number): contender("plas", "quire", number)}, slo_s, arguments.jobs
+            trace, {str(number): contender("plas", "quire", number)}, slo_s, arguments.jobs, kept
         )
-        for number in (QUICK_REPLICAS if quick else REPLICAS)
+        for number in numbers
     }
     table = replica_table(rows, slo_s)
     print_table(f"{workload} at {1000 * slo_s:.1f} ms/token", table)
@@ -151,7 +170,12 @@ def grow(arguments: Any) -> dict[str, Any]:
         [Panel("s/token, mean", curves, level=slo_s)],
     )
     every = [row for found in rows.values() for row in found]
-    return {"slo_s": slo_s, "throughput": table, "rows": every}
+    return {
+        "programs_each": trace.num_programs,
+        "slo_s": slo_s,
+        "throughput": table,
+        "rows": every,
+    }
 
 
 def main() -> None:
@@ -159,17 +183,26 @@ def main() -> None:
     made.add_argument("--workloads", nargs="+", choices=POLICY, default=None,
                       help="default: sharegpt lats (with --quick sharegpt)")  # fmt: skip
     made.add_argument("--loads", nargs="+", type=float, default=None, help=f"default: {LOADS}")
+    made.add_argument("--programs", type=int, default=None,
+                      help=f"for each engine (default: {NUM_PROGRAMS})")  # fmt: skip
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS,
+                      help="default: both")  # fmt: skip
+    made.add_argument("--balancers", nargs="+", choices=BALANCERS, default=[*BALANCERS])
+    made.add_argument("--replicas", nargs="+", type=int, default=None,
+                      help=f"numbers of engines, 1 among them (default: {REPLICAS})")  # fmt: skip
+    made.add_argument("--rows", type=Path, default=None,
+                      help="file of rows: those that it has are not run again")  # fmt: skip
     arguments = made.parse_args()
+    if arguments.replicas and 1 not in arguments.replicas:
+        made.error("--replicas without 1: the others are compared with one engine")
     workloads = arguments.workloads or (["sharegpt"] if arguments.quick else list(POLICY))
-    found = [compare_balancers(workload, arguments) for workload in workloads]
-    replicas = grow(arguments)
-    emit(
-        "autellix/balancers",
-        arguments.out,
-        num_engines=NUM_ENGINES,
-        balancers=found,
-        replicas=replicas,
-    )
+    kept = KeptRows(arguments.rows)
+    parts: dict[str, Any] = {}
+    if "balancers" in arguments.parts:
+        parts["balancers"] = [compare_balancers(one, arguments, kept) for one in workloads]
+    if "replicas" in arguments.parts:
+        parts["replicas"] = grow(arguments, kept)
+    emit("autellix/balancers", arguments.out, num_engines=NUM_ENGINES, **parts)
 
 
 if __name__ == "__main__":

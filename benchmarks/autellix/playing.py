@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -50,8 +50,13 @@ def play(task: Task) -> StudyResult:
     )
 
 
-def play_all(tasks: Sequence[Task], num_jobs: int) -> list[StudyResult]:
-    """Play ``tasks`` in ``num_jobs`` processes; return their results in the order of ``tasks``."""
+def play_all(
+    tasks: Sequence[Task],
+    num_jobs: int,
+    on_found: Callable[[int, StudyResult], None] | None = None,
+) -> list[StudyResult]:
+    """Play ``tasks`` in ``num_jobs`` processes; return their results in the order of ``tasks``.
+    ``on_found`` receives the number and the result of each task as soon as it has run."""
     began_s = time.monotonic()
 
     def tell(number: int, num_done: int, found: StudyResult) -> None:
@@ -62,6 +67,8 @@ def play_all(tasks: Sequence[Task], num_jobs: int) -> list[StudyResult]:
             file=sys.stderr,
             flush=True,
         )
+        if on_found is not None:
+            on_found(number, found)
 
     if num_jobs == 1:
         findings = []

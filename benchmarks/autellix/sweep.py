@@ -7,9 +7,11 @@ far above the latency that matters is not run at higher rates: the queue only gr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -60,6 +62,37 @@ class Trace:
         )
 
 
+class KeptRows:
+    """The rows of runs that were made, one in each line of the file at ``path`` (None: nowhere), so
+    that a long sweep can be interrupted and continued. The caller names a file for each choice of
+    systems and engines: a row says what was run, not how."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._rows: dict[tuple[Any, ...], Row] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                self._rows[_key_of(row)] = row
+
+    def get(self, name: str, load: float, study: Study) -> Row | None:
+        """Return the row of that run, if it was made."""
+        programs, engines = study.num_programs, study.engines.num_engines
+        return self._rows.get((study.workload, name, engines, programs, load, study.seed))
+
+    def add(self, row: Row) -> None:
+        """Keep ``row``, in the file at once."""
+        self._rows[_key_of(row)] = row
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def _key_of(row: Row) -> tuple[Any, ...]:
+    names = ("workload", "system", "engines", "programs", "load", "seed")
+    return tuple(row[name] for name in names)
+
+
 def latency_alone_s(workload: str, engines: EngineSpec) -> float:
     """Return the mean latency of a token, in seconds, of programs that run one after the other."""
     study = Study(workload, _NUM_ALONE, engines=engines, arrivals=Arrivals("closed", width=1))
@@ -68,34 +101,53 @@ def latency_alone_s(workload: str, engines: EngineSpec) -> float:
 
 
 def sweep(
-    trace: Trace, contenders: Mapping[str, Contender], slo_s: float, num_jobs: int
+    trace: Trace,
+    contenders: Mapping[str, Contender],
+    slo_s: float,
+    num_jobs: int,
+    kept: KeptRows | None = None,
 ) -> list[Row]:
     """Play all contenders at all loads with all seeds, and return a row for each run. A contender
     whose mean latency is beyond ``GIVE_UP`` times ``slo_s`` with every seed is not played at higher
-    loads."""
+    loads. Runs whose rows ``kept`` has are not made again; it gets the others."""
     rows: list[Row] = []
     left = dict(contenders)
     for load in trace.loads:
         runs = [(name, seed) for seed in trace.seeds for name in left]
-        tasks = [
-            Task(
-                f"{trace.workload} at {load:g}, seed {seed}, {name}",
-                trace.study(left[name].engines, load, seed),
-                left[name].system,
-            )
-            for name, seed in runs
-        ]
-        findings = play_all(tasks, num_jobs)
-        found = [
-            row_of(name, load, task.study, one)
-            for (name, _), task, one in zip(runs, tasks, findings, strict=True)
-        ]
+        found = _play_rows(load, trace, left, runs, num_jobs, kept or KeptRows(None))
         rows += found
         for name in [*left]:
             means = [row["latency_s"]["mean"] for row in found if row["system"] == name]
             if min(inf if one is None else one for one in means) > GIVE_UP * slo_s:
                 del left[name]
     return rows
+
+
+def _play_rows(
+    load: float,
+    trace: Trace,
+    contenders: Mapping[str, Contender],
+    runs: Sequence[tuple[str, int]],
+    num_jobs: int,
+    kept: KeptRows,
+) -> list[Row]:
+    """The rows of ``runs`` (name of the contender and seed), in their order."""
+    studies = [trace.study(contenders[name].engines, load, seed) for name, seed in runs]
+    found = [kept.get(name, load, study) for (name, _), study in zip(runs, studies, strict=True)]
+    missing = [number for number, row in enumerate(found) if row is None]
+    tasks = []
+    for number in missing:
+        name, seed = runs[number]
+        label = f"{trace.workload} at {load:g}, seed {seed}, {name}"
+        tasks.append(Task(label, studies[number], contenders[name].system))
+
+    def note(task: int, result: StudyResult) -> None:
+        number = missing[task]
+        row = found[number] = row_of(runs[number][0], load, studies[number], result)
+        kept.add(row)
+
+    play_all(tasks, num_jobs, note)
+    return [row for row in found if row is not None]
 
 
 def row_of(name: str, load: float, study: Study, found: StudyResult) -> Row:
@@ -107,6 +159,7 @@ def row_of(name: str, load: float, study: Study, found: StudyResult) -> Row:
         "workload": study.workload,
         "system": name,
         "engines": study.engines.num_engines,
+        "programs": study.num_programs,
         "load": load,
         "rate": study.arrivals.rate,
         "seed": study.seed,

@@ -9,7 +9,9 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,11 +111,28 @@ def test_what_goes_on_without_ray_is_shown_and_ended(capsys: Capture, base: Path
     ran = run(capsys, base, "status", "--json")
     (process,) = json.loads(ran.out)["processes"]
     assert (process["name"], process["pid"], process["kept"]) == ("node-0", pid, False)
+    assert run(capsys, base, "status").out.splitlines()[-1].endswith("processes go on meanwhile")
     ended = run(capsys, base, "down")
     assert ended.code == 0, ended.err
     assert "node-0 ended, which nothing had kept" in ended.err
     assert ended.out == "local is down\n"
     assert identify(pid) is None
+    assert not base.exists()
+
+
+def test_what_has_ended_without_ray_is_shown_and_removed(capsys: Capture, base: Path) -> None:
+    pid = leave_running(base / "local")
+    os.kill(pid, signal.SIGKILL)
+    while identify(pid) is not None:
+        time.sleep(0.005)
+    ran = run(capsys, base, "status", "--json")
+    assert ran.code == 1
+    (process,) = json.loads(ran.out)["processes"]
+    assert (process["name"], process["phase"], process["pid"]) == ("node-0", "stopped", None)
+    assert process["detail"] == "it has ended, and nothing keeps it"
+    assert run(capsys, base, "status").out.endswith("Ray is not running: 'quire up' starts it\n")
+    assert "start node-0: it does not run" in run(capsys, base, "up", "--dry-run").out
+    assert run(capsys, base, "down").out == "local is down\n"
     assert not base.exists()
 
 

@@ -172,6 +172,18 @@ def test_every_setting_has_its_option(
 
 
 @pytest.mark.usefixtures("started")
+def test_a_load_may_stand_still_for_as_long_as_is_said(
+    capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig]
+) -> None:
+    for options, seconds in (((), 1800.0), (("--load-stall-timeout", "90"), 90.0)):
+        assert invoke(capsys, "serve", *options).code == 0
+        assert nodes[-1].load_stall_timeout_s == seconds
+    for wrong in ("0.5", "nan", "inf"):
+        ran = invoke(capsys, "serve", "--load-stall-timeout", wrong)
+        assert (ran.code, len(nodes)) == (2, 2), ran.err
+
+
+@pytest.mark.usefixtures("started")
 def test_every_setting_of_the_sandbox_has_its_option(
     capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig]
 ) -> None:

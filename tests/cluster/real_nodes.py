@@ -73,9 +73,16 @@ def _node(network: FakeNetwork, images: ImageInput | None) -> tuple[Node, NodeCo
 
 
 @contextmanager
-def _running(name: str, node: Node, config: NodeConfig) -> Iterator[RealNode]:
+def _running(
+    name: str, node: Node, config: NodeConfig, *, is_trusting: bool = False
+) -> Iterator[RealNode]:
     sock = socket.create_server(("127.0.0.1", 0))
-    server = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=CLUSTER_KEY)
+    server = ServerConfig(
+        drain_timeout_s=1.0,
+        sandbox_upload=False,
+        allow_native_upload=is_trusting,
+        cluster_key=CLUSTER_KEY,
+    )
     ready = threading.Event()
     holder: list[tuple[Service, asyncio.AbstractEventLoop]] = []
 
@@ -100,12 +107,19 @@ def _running(name: str, node: Node, config: NodeConfig) -> Iterator[RealNode]:
 
 
 @contextmanager
-def real_nodes(num_nodes: int, images: ImageInput | None = None) -> Iterator[list[RealNode]]:
-    """``images``: what their model sees."""
+def real_nodes(
+    num_nodes: int, images: ImageInput | None = None, *, num_trusting: int = 0
+) -> Iterator[list[RealNode]]:
+    """``images``: what their model sees. ``num_trusting``: the first so many run source that
+    clients send in their own process."""
     network = FakeNetwork()
     with ExitStack() as stack:
         yield [
-            stack.enter_context(_running(f"real-{number}", *_node(network, images)))
+            stack.enter_context(
+                _running(
+                    f"real-{number}", *_node(network, images), is_trusting=number < num_trusting
+                )
+            )
             for number in range(num_nodes)
         ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from real_nodes import MODEL, RealNode, real_nodes
-from router_world import World, world
+from router_world import ADMIN_HEADERS, World, world
 
 from quire.cli.client import NodeClient
 from quire.cli.process_table import process_table
@@ -194,6 +194,29 @@ async def test_what_cannot_be_told_is_refused(nodes: list[RealNode]) -> None:
         answer = await w.http.get("/v1/programs/changes")
         assert answer.status_code == 503
         assert "real-0: it is lost: gone" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/programs/changes?sinse=1-1", "sinse"),
+        ("/v1/programs/changes?blank=", "blank"),
+        ("/v1/programs?tenant=a", "tenant"),
+        ("/v1/programs?limit=3", "limit"),
+        ("/v1/programs?tenant=", "tenant"),
+        ("/v1/sessions?limit=3&user=a", "user"),
+        ("/router/engines?name=real-0", "name"),
+    ],
+)
+async def test_a_parameter_that_nothing_reads_is_refused_by_its_name(
+    nodes: list[RealNode], path: str, name: str
+) -> None:
+    async with world(nodes=nodes) as w:
+        answer = await w.http.get(path, headers=ADMIN_HEADERS)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (
+            400, "unknown_parameter", name,
+        )  # fmt: skip
 
 
 async def test_the_routers_keys_guard_the_view_and_not_the_page(nodes: list[RealNode]) -> None:

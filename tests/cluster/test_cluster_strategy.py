@@ -32,6 +32,9 @@ BROKEN = {
     "async def route(request, engines): return await engines[1].send(request)": "IndexError",
     "import sys; sys.exit(3)": "SystemExit",
     "import no_such_module": "ModuleNotFoundError",
+    "async def route(request, engines): return await engines[0].sendd(request)": (
+        "'Engine' object has no attribute 'sendd'"
+    ),
 }
 
 
@@ -121,7 +124,11 @@ class Choose:
     [
         ({"ratio": 0.5, "most": 3, "names": ["a"], "share": 1}, None),
         ({"ratio": 1.5}, None),
-        ({}, "missing a required argument: 'ratio'"),
+        (
+            {},
+            "takes the options ratio, most=None, names=<factory>, share=0.5: missing a required "
+            "argument: 'ratio'",
+        ),
         ({"ratio": 0.5, "share": "all"}, "option share must be float, not 'all'"),
     ],
 )

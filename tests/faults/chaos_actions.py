@@ -128,7 +128,9 @@ async def kill_engine(chaos: Chaos) -> None:
 async def kill_engine_of_forks(chaos: Chaos) -> None:
     """Programs that fork and may begin again say what they would have said."""
     names = [f"n{chaos.random.randrange(1000)}" for _ in range(3)]
-    undisturbed = [(await chaos.launch(FORKS, name, wait=True))["result"] for name in names]
+    first = [await chaos.launch(FORKS, name, wait=True) for name in names]
+    assert all(record["state"] == "finished" for record in first), first
+    undisturbed = [record["result"] for record in first]
     assert all(len(said) == 24 for said in undisturbed), undisturbed
     programs = [(await chaos.launch(FORKS, name))["id"] for name in names]
     await chaos.lose_engine()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from quire.core.encoding import EncodeResult
 from quire.core.engine_info import AdapterInfo, EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
 from quire.core.ids import EngineId, ModelId
+from quire.core.interfaces import ProgramClock
 from quire.core.system_clock import SystemClock
+from quire.node.engine_loading import OnProgress
 from quire.node.health import (
     EngineReadiness,
     SandboxHealth,
@@ -74,10 +77,14 @@ class Transport:
         self.closing: asyncio.Event | None = None
         """Set once its first ``close``, which then takes for ever, has begun."""
         self.owes_s = 0.0
+        self.loaded: asyncio.Event | None = None
+        """What ``start`` waits for, if there is one."""
 
     async def start(
         self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
     ) -> EngineInfo:
+        if self.loaded is not None:
+            await self.loaded.wait()
         if self.error is not None:
             raise self.error
         self.on_answer, self.lose = on_answer, on_lost
@@ -95,8 +102,43 @@ class Transport:
         self.closed = True
 
 
+class Hours:
+    """A clock in virtual time, for whoever sleeps by it."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._due: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def unix_s(self) -> float:
+        return self._now_s
+
+    async def sleep(self, seconds: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._due.append((self._now_s + seconds, woken))
+        await woken
+
+    async def let_pass(self, seconds: float) -> None:
+        until_s = self._now_s + seconds
+        while True:
+            for _ in range(10):  # until all that is woken sleeps again
+                await asyncio.sleep(0)
+            self._due = [one for one in self._due if not one[1].done()]
+            if not self._due or min(due_s for due_s, _ in self._due) > until_s:
+                break
+            self._now_s, woken = min(self._due, key=lambda one: one[0])
+            woken.set_result(None)
+        self._now_s = until_s
+
+
 class Rig:
-    def __init__(self, *errors: QuireError | None) -> None:
+    def __init__(
+        self, *errors: QuireError | None, clock: ProgramClock | None = None, num_hanging: int = 0
+    ) -> None:
+        self.num_hanging = num_hanging
+        self.progress: OnProgress = lambda stage, fraction: None
         self.errors = list(errors)
         self.info = FakeEngine().info
         self.prepared: asyncio.Future[None] | None = None
@@ -107,9 +149,9 @@ class Rig:
         self.supervisor = EngineSupervisor(
             EngineId("e#0"),
             CONFIG,
-            lambda config, on_progress: self._make(config),
+            lambda config, on_progress: self._make(config, on_progress),
             self.control,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             prepare=self._prepare,
             on_ready=self.ready.append,
             on_change=lambda: None,
@@ -120,18 +162,22 @@ class Rig:
         if self.prepared is not None:
             await self.prepared
 
-    def _make(self, config: EngineConfig) -> Transport:
+    def _make(self, config: EngineConfig, on_progress: OnProgress) -> Transport:
         self.configs.append(config)
-        self.transports.append(Transport(self.errors.pop(0) if self.errors else None, self.info))
-        return self.transports[-1]
+        self.progress = on_progress
+        made = Transport(self.errors.pop(0) if self.errors else None, self.info)
+        if len(self.transports) < self.num_hanging:
+            made.loaded = asyncio.Event()
+        self.transports.append(made)
+        return made
 
 
 @pytest.fixture
 async def rigs() -> AsyncIterator[Callable[..., Rig]]:
     made: list[Rig] = []
 
-    def make(*errors: QuireError | None) -> Rig:
-        made.append(Rig(*errors))
+    def make(*errors: QuireError | None, **options: Any) -> Rig:
+        made.append(Rig(*errors, **options))
         return made[-1]
 
     yield make
@@ -265,6 +311,56 @@ async def test_a_process_that_dies_while_loading_is_tried_again(rigs: Callable[.
     assert rig.supervisor.health.restarts == 1
 
 
+async def test_a_load_without_progress_is_ended_and_tried_again(rigs: Callable[..., Rig]) -> None:
+    clock = Hours()
+    rig = rigs(clock=clock, num_hanging=1)
+    await rig.supervisor.start()
+    await clock.let_pass(1000.0)
+    rig.progress("loading weights", 0.25)
+    await clock.let_pass(1700.0)
+    rig.progress("loading weights", 0.25)  # said again, it is no progress
+    assert rig.supervisor.health.state is EngineReadiness.LOADING
+    await clock.let_pass(200.0)
+    assert rig.transports[0].closed
+    assert await rig.control.want(1) == ["up"]
+    health = rig.supervisor.health
+    assert (health.state, health.restarts, len(rig.transports)) == (EngineReadiness.READY, 1, 2)
+
+
+async def test_why_a_load_was_ended_is_told(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hours()
+    rig = rigs(clock=clock, num_hanging=2)
+    await rig.supervisor.start()
+    await clock.let_pass(1.0)
+    rig.progress("loading weights", 0.25)
+    await clock.let_pass(2000.0)
+    health = rig.supervisor.health
+    assert health.state is EngineReadiness.RESTARTING
+    assert health.detail == (
+        "e#0 has made no progress in loading for 1800 s (loading weights, 25%): look at the files "
+        "of fake and the disk or network that they are on; what only takes longer needs a larger "
+        "--load-stall-timeout"
+    )
+    assert health.detail in caplog.text
+
+
+async def test_a_load_that_goes_on_slowly_is_left_alone(rigs: Callable[..., Rig]) -> None:
+    clock = Hours()
+    rig = rigs(clock=clock, num_hanging=1)
+    await rig.supervisor.start()
+    for percent in range(1, 100):
+        await clock.let_pass(1700.0)
+        rig.progress("loading weights", percent / 100)
+    (transport,) = rig.transports
+    assert transport.loaded is not None
+    transport.loaded.set()
+    assert await rig.control.want(1) == ["up"]
+    await clock.let_pass(10_000.0)  # one that is ready need not tell of progress
+    assert rig.supervisor.health.state is EngineReadiness.READY
+
+
 async def test_stopping_is_idempotent_and_answers_those_who_wait(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
     waiting = asyncio.create_task(rig.supervisor.wait_ready())
@@ -293,7 +389,7 @@ async def test_what_is_stopped_while_it_closes_is_closed_to_the_end(
 
 async def test_a_bug_in_a_transport_is_told(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
-    rig._make = lambda config: (_ for _ in ()).throw(RuntimeError("a bug"))  # type: ignore[method-assign]
+    rig._make = lambda config, on_progress: (_ for _ in ()).throw(RuntimeError("a bug"))  # type: ignore[method-assign]
     await rig.supervisor.start()
     with pytest.raises(EngineLost, match="a bug"):
         await rig.supervisor.wait_ready()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from fake_node import fake_config, fake_model_files
 
 from quire.core.config import NodeConfig
-from quire.core.errors import EngineLost
-from quire.core.ids import TenantId
-from quire.node import Node
+from quire.core.errors import EngineLost, ModelFormatError, ModelNotFound
+from quire.core.ids import EngineId, TenantId
+from quire.node import EngineReadiness, Node
+from quire.node.transports import InProcessTransport
 from quire.programs import inferlet
 from quire.programs.workflow import App, Engine, workflow
 from quire.programs.workflow import Node as Component
+from quire.testing import FakeEngine
 
 TENANT = TenantId("default")
 FAR = {"base_url": "http://127.0.0.1:9/v1", "model": "far"}
@@ -54,13 +57,38 @@ async def test_a_workflow_that_needs_no_model_runs_without_one() -> None:
         query = json.dumps({"text": "Hello"})
         handle = node.launch(workflow(application()), [query], tenant=TENANT)
         assert await handle.result() == {"loud": "HELLO"}
-        with pytest.raises(EngineLost, match="no model is loaded"):
+        nothing = "this node serves no model, and none will be loaded: start it with one"
+        with pytest.raises(ModelNotFound, match=nothing):
             node.launch(workflow(application(Engine("llm"))), [query], tenant=TENANT)
 
         @inferlet()
         async def any_program(api: object) -> None: ...
 
-        with pytest.raises(EngineLost, match="no model is loaded"):
+        with pytest.raises(ModelNotFound, match=nothing):
+            node.launch(any_program, [], tenant=TENANT)
+    finally:
+        await node.stop()
+
+
+async def test_a_model_that_was_given_up_is_not_waited_for() -> None:
+    def broken() -> FakeEngine:
+        raise ModelFormatError("its weights are cut off")
+
+    node = Node(
+        fake_config(),
+        transport_factory=lambda config: InProcessTransport("fake", broken),
+        model_files=fake_model_files,
+    )
+    await node.start(wait_ready=False)
+    await node.wait_health(
+        lambda health: health.engines[EngineId("fake#0")].state is EngineReadiness.FAILED
+    )
+
+    @inferlet()
+    async def any_program(api: object) -> None: ...
+
+    try:
+        with pytest.raises(EngineLost, match="cannot be served: its weights are cut off"):
             node.launch(any_program, [], tenant=TENANT)
     finally:
         await node.stop()

@@ -47,7 +47,7 @@ async def test_a_list_of_models_is_never_empty(unstarted: httpx.AsyncClient) -> 
     answer = await unstarted.get("/v1/models")
     assert answer.status_code == 503
     assert answer.headers["retry-after"]
-    assert "no model is loaded yet: try again" in answer.json()["error"]["message"]
+    assert "is still being loaded: try again" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,30 @@ async def test_work_is_told_to_come_back(
     answer = await unstarted.post(path, json=body)
     assert answer.status_code == 503, answer.text
     assert answer.headers["retry-after"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/models", None),
+        ("POST", "/v1/chat/completions", HI),
+        ("POST", "/tokenize", {"prompt": "say hi"}),
+        ("POST", "/v1/programs", {"program": "text_completion", "args": ["say hi"]}),
+    ],
+)
+async def test_who_waits_for_a_model_that_will_never_come_is_told_so(
+    method: str, path: str, body: dict[str, object] | None
+) -> None:
+    """Clients repeat what is answered with 503 or engine_lost."""
+    app = create_app(scripted_node(models=())[0], ServerConfig())
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+    ):
+        answer = await client.request(method, path, json=body)
+    assert answer.status_code == 404, answer.text
+    assert "retry-after" not in answer.headers
+    error = answer.json()["error"]
+    assert error["code"] == "model_not_found"
+    assert error["message"].startswith("this node serves no model, and none will be loaded: start")

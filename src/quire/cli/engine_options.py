@@ -11,6 +11,7 @@ from quire.cli.configuration import data_address, encoder_configs, engine_config
 from quire.cluster.key_files import read_key
 from quire.core.config import (
     ENCODER_CACHE_BYTES,
+    LOAD_STALL_TIMEOUT_S,
     SHARED_RESULTS_BYTES,
     TOKEN_CACHE_BYTES,
     EncoderConfig,
@@ -35,6 +36,7 @@ class ModelOptions:
     encoder_dtype: o.EncoderDType = "auto"
     token_cache_bytes: o.TokenCacheBytes = TOKEN_CACHE_BYTES
     shared_results_bytes: o.SharedResultsBytes = SHARED_RESULTS_BYTES
+    load_stall_timeout: o.LoadStallTimeout = LOAD_STALL_TIMEOUT_S
 
     def engines(self, shared: EngineConfig, replicas: sco.Replicas) -> tuple[EngineConfig, ...]:
         """Return one engine for each model; ``shared`` gives all but its source, name and adapters.

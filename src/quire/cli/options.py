@@ -132,6 +132,16 @@ SharedResultsBytes = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+LoadStallTimeout = Annotated[
+    float,
+    typer.Option(
+        min=1.0,
+        envvar="QUIRE_LOAD_STALL_TIMEOUT",
+        help="Seconds without progress after which the process of a model or encoder that loads is "
+        "killed and started again.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 TensorParallel = Annotated[
     int,
     typer.Option(

@@ -62,7 +62,7 @@ def split(texts: Sequence[str]) -> GivenArguments:
 
 _RESTARTABLE = (
     "restartable: it goes on from its record if its engine is lost, and at another node if its own "
-    "is drained"
+    "is drained, or lost behind 'quire router --resume'"
 )
 _NOT_RESTARTABLE = "not restartable: it may end with an error if its engine is lost"
 

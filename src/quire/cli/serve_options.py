@@ -165,6 +165,7 @@ class ServeOptions:
             encoders=self.models.encoders(),
             encoder_cache_bytes=self.models.encoder_cache_bytes,
             shared_results_bytes=self.models.shared_results_bytes,
+            load_stall_timeout_s=self.models.load_stall_timeout,
             scheduler=self.scheduling.config(),
             tenants=tenants,
             sandbox=self.sandbox.config(),

@@ -10,6 +10,7 @@ import hmac
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 from starlette.datastructures import Headers
@@ -37,6 +38,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.server.errors import RETRY_AFTER_S, HttpError, wrong_method
+from quire.server.query_names import check_query_names
 from quire.server.security import OPEN_PATHS
 
 _PREFIX = "/router/"
@@ -122,6 +124,8 @@ class OwnRoutes:
         path, method = scope["path"], scope["method"]
         if path.startswith(_PREFIX):
             self._admin.check(Headers(scope=scope), changes=method not in ("GET", "HEAD"))
+            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            check_query_names(query, ())
         draining = _DRAIN.fullmatch(path)
         if draining is not None and method in ("POST", "DELETE"):
             return await self._drain(draining[1], is_on=method == "POST")

@@ -303,6 +303,10 @@ ENCODER_CACHE_BYTES = 64 << 20
 """The default of ``NodeConfig.encoder_cache_bytes``."""
 
 
+LOAD_STALL_TIMEOUT_S = 1800.0
+"""The default of ``NodeConfig.load_stall_timeout_s``. The longest time known without progress is
+that of the first build of the CPU kernel, about 1,000 s on a machine with much else to do."""
+
 SHARED_RESULTS_BYTES = 16 << 20
 """The default of ``NodeConfig.shared_results_bytes``."""
 
@@ -320,6 +324,8 @@ class NodeConfig:
     ``encoder_cache_bytes``: of rows that encoders have computed for programs; 0 keeps none.
     ``kept_queries``: of workflows, in ``data_dir``. ``shared_results_bytes``: of results of
     workflows' pure primitives, for equal ones of the same tenant; 0 keeps none.
+    ``load_stall_timeout_s``: an engine or encoder that makes no progress while it loads is started
+    again after this time.
     """
 
     engines: tuple[EngineConfig, ...]
@@ -339,6 +345,7 @@ class NodeConfig:
     encoder_cache_bytes: int = ENCODER_CACHE_BYTES
     kept_queries: KeptQueriesConfig = field(default_factory=KeptQueriesConfig)
     shared_results_bytes: int = SHARED_RESULTS_BYTES
+    load_stall_timeout_s: float = LOAD_STALL_TIMEOUT_S
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]
@@ -353,6 +360,10 @@ class NodeConfig:
         if self.encoder_cache_bytes < 0:
             raise ConfigError(
                 f"encoder_cache_bytes is {self.encoder_cache_bytes}: choose 0 or more"
+            )
+        if not 0 < self.load_stall_timeout_s < float("inf"):
+            raise ConfigError(
+                f"load_stall_timeout_s is {self.load_stall_timeout_s:g}: choose a number above 0"
             )
         if self.shared_results_bytes < 0:
             raise ConfigError(

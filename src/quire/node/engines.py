@@ -16,7 +16,7 @@ from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId, ModelId
-from quire.core.interfaces import Clock, ServedModel
+from quire.core.interfaces import ProgramClock, ServedModel
 from quire.core.traits import NODE_TRAITS
 from quire.node.control_thread import ControlThread
 from quire.node.engine_loading import OnProgress
@@ -44,7 +44,7 @@ class EngineFleet:
         backend: EngineBackend,
         control: ControlThread,
         *,
-        clock: Clock,
+        clock: ProgramClock,
         on_progress: OnProgress,
         on_change: Callable[[], None],
         node_traits: frozenset[str] = NODE_TRAITS,
@@ -91,6 +91,16 @@ class EngineFleet:
         if all(one.state is EngineReadiness.FAILED for one in replicas):
             raise EngineLost(f"model {wanted} cannot be served: {replicas[0].detail}")
         return self.models.get(wanted)
+
+    def check_any(self) -> None:
+        """Do nothing if a model is loaded.
+
+        Raises:
+            ModelNotFound: none will be loaded.
+            EngineLost: the default model is still loading, or given up.
+        """
+        if not self.models.models():
+            self.find_model(None)
 
     async def start(self, *, wait_ready: bool) -> None:
         """Start all engines at once.

@@ -34,8 +34,9 @@ from quire.programs.sandbox.program import GuestProgram
 
 
 class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A program and its record. ``code``: the code of a guest; empty for a program of the library,
-    which has the same ``name`` at every node. ``received``: its clients' messages, ``inputs``: when
+    """A program and its record. ``code``: the code of a guest, or of a program that a client has
+    sent to run outside the sandbox (``is_native``); empty for a program of the library, which has
+    the same ``name`` at every node. ``received``: its clients' messages, ``inputs``: when
     each of them has reached the program; ``frames``: how many messages of each connection have been
     taken. ``calls`` and ``requests``: the answers of services and of other hosts.
     ``num_launched``: how many children it has launched; ``children``: those whose results or
@@ -64,6 +65,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     num_launched: int = 0
     frames: dict[str, int] = {}
     inputs: list[RecordedInput] = []
+    is_native: bool = False
 
     def launch(self, launch: ProgramLaunch) -> ProgramLaunch:
         """``launch`` with the arguments, ids, priority and seed of this program."""
@@ -154,6 +156,8 @@ class Origin:
         program = self.program
         if isinstance(program, GuestProgram):
             return program.code
+        if program.text is not None:
+            return program.text.encode("utf-8", "surrogatepass")
         return b"" if LIBRARY.get(program.name) is program else None
 
 
@@ -165,7 +169,10 @@ def why_it_stays(
     if restarts is None:
         return "it is not restartable: declare it with @inferlet(restartable=True)"
     if origin.code() is None:
-        return "its code is in this node's process alone: push it, so that it runs in the sandbox"
+        return (
+            "its code is in this node's process alone: let the client send its source, with "
+            "'quire run FILE --url URL', or push it"
+        )
     if launch.parent is not None and is_alone:
         return f"another program has launched it ({launch.parent}), and that one stays"
     if restarts.is_full:
@@ -229,4 +236,5 @@ def handed(
         num_launched=restarts.child_state.num_launched,
         frames=restarts.frames,
         inputs=log.inputs,
+        is_native=bool(code) and isinstance(origin.program, Inferlet),
     )

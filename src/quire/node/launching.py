@@ -50,7 +50,8 @@ class Runtimes:
 
 class ProgramLauncher:
     """Launches programs. ``inspect`` makes a sandboxed program from a child's code. A launched
-    program is in ``table``; its parent is in the table too, or is a session."""
+    program is in ``table``; its parent is in the table too, or is a session. ``check_model`` raises
+    an error if no model is loaded."""
 
     def __init__(
         self,
@@ -61,8 +62,10 @@ class ProgramLauncher:
         connector: ProgramConnector,
         inspect: Callable[[bytes], Awaitable[GuestProgram]],
         uploads: UploadTable,
+        check_model: Callable[[], None],
     ) -> None:
         self._admission = admission
+        self._check_model = check_model
         self._table = table
         self._sessions = sessions
         self._runtimes = runtimes
@@ -84,6 +87,8 @@ class ProgramLauncher:
         ``taken``: the record of a program that comes from another node, with its running
         descendants; ``programs``: their code. ``above``: the program that launches it."""
         self._admission.check()
+        if isinstance(program, Inferlet) and program.needs_model:
+            self._check_model()
         if taken is not None:
             launch = taken.launch(launch)
         if launch.form != program.form:

@@ -112,8 +112,14 @@ class ModelTable:
         """``name``, or that of the default model; ``MODEL:ADAPTER`` names an adapter too.
 
         Raises:
-            ModelNotFound: no model and no adapter has that name.
+            ModelNotFound: no model and no adapter has that name, or the node serves no model.
         """
+        if not self._order:
+            raise ModelNotFound(
+                "this node serves no model, and none will be loaded: start it with one (quire "
+                "serve MODEL)",
+                served=[],
+            )
         wanted = self._order[0] if name is None else ModelId(name)
         if wanted not in self._order:
             model, _, adapter = wanted.rpartition(":")

@@ -92,6 +92,7 @@ class NodeParts:
         )
         self.figures = ProgramFigures(lambda: self.control.call(lambda _: None))
         self.observers.append(self.figures)
+        self._limits = around.restart_limits or RestartLimits(stalled_s=config.load_stall_timeout_s)
         factory = around.transport_factory
         engines = config.engines if factory else resolve_engines(config.engines)
         self.fleet = self._make_fleet(config, engines, around)
@@ -102,7 +103,7 @@ class NodeParts:
             clock=self.clock,
             on_change=notices.health_changed,
             on_progress=notices.report,
-            limits=around.restart_limits,
+            limits=self._limits,
         )
         self.hosts = ProgramHosts(self._on_blocked, around.native)
         sandboxed = LinkSettings(
@@ -143,7 +144,7 @@ class NodeParts:
         transport = choose_transport(config.engine_process, around.transport_factory)
         return EngineFleet(
             engines,
-            EngineBackend(transport, around.model_files, around.restart_limits),
+            EngineBackend(transport, around.model_files, self._limits),
             self.control,
             clock=self.clock,
             on_progress=self._notices.report,
@@ -160,6 +161,7 @@ class NodeParts:
             connector,
             self.inspect,
             self.uploads,
+            self.fleet.check_any,
         )
 
     def encoder(self, name: str | None, kind: EncoderKind) -> EncoderService:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from quire.core.batch_result import EngineAnswer
-from quire.core.config import EncoderConfig, EngineConfig
+from quire.core.config import LOAD_STALL_TIMEOUT_S, EncoderConfig, EngineConfig
 from quire.core.encoding import EncodeResult
 from quire.core.errors import (
     ConfigError,
@@ -26,9 +26,10 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import EngineId, ModelId
-from quire.core.interfaces import Clock, EncoderTransport, EngineTransport
+from quire.core.interfaces import EncoderTransport, EngineTransport, ProgramClock
 from quire.node.engine_loading import OnProgress
 from quire.node.health import TRANSITIONS, EngineHealth, EngineReadiness, with_silence
+from quire.node.loading_watch import LoadingWatch
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +44,14 @@ _HOPELESS = (ModelError, ConfigError, ProtocolMismatch)
 @dataclass(frozen=True, slots=True)
 class RestartLimits:
     """``max_losses`` within ``window_s`` is a crash loop. The pause before a restart doubles from
-    ``first_pause_s`` to ``max_pause_s`` as losses in the window add up."""
+    ``first_pause_s`` to ``max_pause_s`` as losses in the window add up. An engine that loads, and
+    makes no progress for ``stalled_s``, is lost."""
 
     max_losses: int = 5
     window_s: float = 60.0
     first_pause_s: float = 0.1
     max_pause_s: float = 5.0
+    stalled_s: float = LOAD_STALL_TIMEOUT_S
 
 
 class EngineOwner(Protocol):
@@ -91,7 +94,7 @@ class EngineSupervisor(Generic[Config]):
         factory: Callable[[Config, OnProgress], EngineTransport | EncoderTransport],
         control: EngineOwner,
         *,
-        clock: Clock,
+        clock: ProgramClock,
         prepare: Callable[[], Awaitable[None]],
         on_ready: Callable[[Any], None],
         on_change: Callable[[], None],
@@ -115,6 +118,7 @@ class EngineSupervisor(Generic[Config]):
         self._error: QuireError | None = None
         self._task: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[Any] | None = None
+        self._loading: LoadingWatch | None = None
         self.transport: EngineTransport | EncoderTransport | None = None
 
     @property
@@ -206,16 +210,31 @@ class EngineSupervisor(Generic[Config]):
         on_answer: Callable[[EngineAnswer | EncodeResult], None],
         on_lost: Callable[[str], None],
     ) -> Any:
-        """Start the engine and run ``prepare`` side by side; raise the error of either."""
+        """Start the engine and run ``prepare`` side by side; raise the error of either, or
+        ``EngineLost`` for an engine that makes no progress."""
+        self._loading = LoadingWatch(self._clock, self._limits.stalled_s)
         starting: asyncio.Task[Any] = asyncio.create_task(transport.start(on_answer, on_lost))
         starting.add_done_callback(_seen)
         self._starting = starting
+        stalling = asyncio.create_task(self._loading.stalled())
         try:
             await self._prepare()
+            await asyncio.wait({starting, stalling}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                raise EngineLost(self._stall(await stalling))
             return await starting
         finally:
             starting.cancel()
-            await asyncio.wait({starting})  # a gather that ``stop`` cancels would cancel it again
+            stalling.cancel()
+            # a gather that ``stop`` cancels would cancel it again
+            await asyncio.wait({starting, stalling})
+
+    def _stall(self, at: str) -> str:
+        return (
+            f"{self.engine} has made no progress in loading for {self._limits.stalled_s:g} s "
+            f"({at}): look at the files of {self._config.source} and the disk or network that they "
+            "are on; what only takes longer needs a larger --load-stall-timeout"
+        )
 
     def _may_restart(self, error: QuireError) -> bool:
         if isinstance(error, _HOPELESS):
@@ -250,6 +269,8 @@ class EngineSupervisor(Generic[Config]):
         self._settled.set()
 
     def _on_progress(self, stage: str, fraction: float) -> None:
+        if self._loading is not None:
+            self._loading.moved(stage, fraction)
         health = self._health
         # after a loss the reason of the loss says more than the stage
         detail = stage if health.state is EngineReadiness.LOADING else health.detail

@@ -39,8 +39,9 @@ class Inferlet:
     it uses (``news.*``: all that begin with it). It can reach no others, natively or sandboxed.
     ``restartable``: if its engine is lost, the program is run again and receives the recorded
     answers of its earlier run; for programs whose behaviour depends on the API alone. ``source``:
-    its file, for tracebacks. ``form``: its form in the process table. ``needs_model``: it is not
-    launched before a model is loaded.
+    its file, for tracebacks. ``text``: the text of its file, for one that a client has sent.
+    ``form``: its form in the process table. ``needs_model``: it is not launched before a model is
+    loaded.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Inferlet:
     mcp_servers: tuple[str, ...] = ()
     restartable: bool = False
     source: str | None = None
+    text: str | None = None
     form: ProgramForm = "inferlet"
     needs_model: bool = True
 

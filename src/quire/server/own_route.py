@@ -12,11 +12,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.errors import HttpError
+from quire.server.query_names import check_query_names
 from quire.server.strict_json import StrictRoute
-from quire.server.unknown_fields import instead_of
-
-_MAX_NAME_CHARS = 100
 
 
 class OwnRoute(StrictRoute):
@@ -27,12 +24,7 @@ class OwnRoute(StrictRoute):
         known = [one.alias for one in self.dependant.query_params]
 
         async def own_handler(request: Request) -> Response:
-            for name in request.query_params:
-                if name not in known:
-                    message = f"{name[:_MAX_NAME_CHARS]}: {instead_of(name, known)}"
-                    raise HttpError(
-                        400, message, code="unknown_parameter", param=name[:_MAX_NAME_CHARS]
-                    )
+            check_query_names(request.query_params, known)
             return await handler(request)
 
         return own_handler

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import linecache
 import weakref
+from dataclasses import replace
 from typing import Protocol
 
 from quire.core.config import ServerConfig
@@ -56,7 +57,7 @@ async def program_of(
     if request.source is not None and config.allow_native_upload:
         _refuse_several_files(request.source)
         # importing runs the client's module code, which may block
-        return await asyncio.to_thread(_load_source, request.source)
+        return await asyncio.to_thread(native_program, request.source)
     return await sandbox.inspect(code_of(request, config))
 
 
@@ -116,13 +117,18 @@ def _refuse_several_files(source: str) -> None:
         )
 
 
-def _load_source(source: str) -> Inferlet:
+def native_program(source: str) -> Inferlet:
+    """Import the source that a client has sent, with the rights of this process. Blocks.
+
+    Raises:
+        InvalidArgument: it cannot be imported, or has no single entry.
+    """
     with ScratchDirectory("upload") as folder:
         path = folder.path / "uploaded.py"
         path.write_text(source, "utf-8")
         program = load_inferlet(path, shown_as="the uploaded source")
     _keep_lines(program, source)
-    return program
+    return replace(program, text=source)
 
 
 def _keep_lines(program: Inferlet, source: str) -> None:

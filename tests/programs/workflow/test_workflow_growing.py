@@ -369,8 +369,8 @@ def work(**changes: Any) -> Node:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (3, r"grow: 'answer' of its growth is 3, not text"),
-        ({"other": "x"}, r"grow: 'answer' of its growth is \{'other': 'x'\}, not text"),
+        (3, r"grow: its function returned int, not text"),
+        ({"other": "x"}, "grow: its function returned dict, not text"),
         (Growth([]), "0 components: give 1 to 256"),
         (Growth([work(engine="gpu")]), "work: unknown engine 'gpu'"),
         (Growth([work(outputs={"b": "text"})]), "grow: its growth does not give 'answer'"),
@@ -379,7 +379,10 @@ def work(**changes: Any) -> Node:
             Growth([work(engine="growth", inputs={"p": "text"}, config={"function": "other"})]),
             "work: function is 'other'; the engine has step",
         ),
-        (Growth([work()], {"q": 3}), "grow: 'q' of its growth is 3, not text"),
+        (
+            Growth([work()], {"q": 3}),
+            "grow: its function, as the value 'q', returned int, not text",
+        ),
         (
             Growth(
                 [work(inputs={"files": "documents"}, config={"function": "read"})],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +28,12 @@ from quire.cluster.deployment.report import ClusterReport, report
 from quire.cluster.deployment.rollout import Rollout, RolloutListener, planned_waves
 from quire.cluster.deployment.scaling import ScalingState, present_counts
 from quire.cluster.deployment.spec import NUM_HEAD_PORTS, ClusterSpec, OtherRay, OwnHead
-from quire.cluster.deployment.sweeping import end_unkept, remove_state, unkept_states
+from quire.cluster.deployment.sweeping import (
+    end_unkept,
+    ended_states,
+    remove_state,
+    unkept_states,
+)
 from quire.core.errors import AlreadyExists, EngineLost
 
 _LOCK = "command.lock"
@@ -129,7 +134,10 @@ class Deployment:
         return unkept
 
     def status(self) -> ClusterReport:
-        return self._report(self._states())
+        """Report on the cluster, also on what has ended here and nothing starts again."""
+        seen = self._states()
+        ended = ended_states(self._state_dir, seen.processes.keys())
+        return self._report(replace(seen, processes={**seen.processes, **ended}))
 
     def _end_kept(self, watcher: DeploymentWatcher) -> list[str]:
         with self._connected() as keepers:
@@ -141,8 +149,9 @@ class Deployment:
     def _states(self) -> _Seen:
         """Return the states of the processes; without Ray, those of this machine."""
         if self._head is not None and not self._head.is_running():
-            told = "is not running: 'quire up' starts it, processes go on meanwhile"
-            return _Seen(told, unkept_states(self._state_dir, ()))
+            going_on = unkept_states(self._state_dir, ())
+            told = "is not running: 'quire up' starts it"
+            return _Seen(f"{told}, processes go on meanwhile" if going_on else told, going_on)
         try:
             with self._connected() as keepers:
                 return _Seen("runs", keepers.states(), keepers.scaling())

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from quire.cluster.deployment.child import end_child, running_child
-from quire.cluster.deployment.folder import ProcessFolder, process_folders
+from quire.cluster.deployment.folder import ProcessFolder, StartRecord, process_folders
 from quire.cluster.deployment.process import Phase, ProcessState
 
 _KILL_MARGIN_S = 10.0
@@ -31,6 +31,17 @@ def unkept_states(state_dir: Path, kept: Collection[str]) -> dict[str, ProcessSt
         state = _state(folder)
         if state is not None:
             found[folder.name] = state
+    return found
+
+
+def ended_states(state_dir: Path, known: Collection[str]) -> dict[str, ProcessState]:
+    """Return the states of the processes that have run here, have ended, and are not among
+    ``known``, by name: nothing starts them again."""
+    found = {}
+    for folder in process_folders(state_dir):
+        record = None if folder.name in known else folder.record()
+        if record is not None and running_child(folder) is None:
+            found[folder.name] = _state_of(folder, record, "stopped")
     return found
 
 
@@ -52,21 +63,27 @@ def _state(folder: ProcessFolder) -> ProcessState | None:
     record, child = folder.record(), running_child(folder)
     if record is None or child is None:
         return None
+    return _state_of(folder, record, _phase(record.url), child.pid)
+
+
+def _state_of(
+    folder: ProcessFolder, record: StartRecord, phase: Phase, pid: int | None = None
+) -> ProcessState:
     spec = record.spec
     return ProcessState(
         name=spec.name,
         group=spec.group,
         kind=spec.kind,
         digest=spec.digest,
-        phase=_phase(record.url),
+        phase=phase,
         url=record.url,
         nodes=spec.nodes,
         machine="this machine",
-        pid=child.pid,
-        since_unix_s=record.started_unix_s,
+        pid=pid,
+        since_unix_s=None if pid is None else record.started_unix_s,
         restarts=record.restarts,
         kept=False,
-        detail="nothing keeps it",
+        detail="nothing keeps it" if pid is not None else "it has ended, and nothing keeps it",
         said=folder.said(),
     )
 

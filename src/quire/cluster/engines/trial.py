@@ -113,6 +113,11 @@ class TrialEngine:
         return False
 
 
+# the reason of a refusal ("'Engine' object has no attribute 'sendd'") has this name, and the author
+# of a strategy knows no other one
+TrialEngine.__name__ = "Engine"
+
+
 def trial(route: Route) -> None:
     """Try ``route`` with two requests. Blocks; runs a loop of its own.
 

@@ -90,10 +90,11 @@ class AllEngines:
             CapacityError: no node is alive.
             HttpError: 400; no item has the id ``after``, or ``limit`` is not from 1 to 100.
         """
-        query = {
-            name: values[-1] for name, values in parse_qs(request.target.partition("?")[2]).items()
-        }
-        after, limit = query.pop("after", None), _limit(query.pop("limit", None))
+        sent = parse_qs(request.target.partition("?")[2], keep_blank_values=True)
+        query = {name: values[-1] for name, values in sent.items()}
+        after, limit = None, _DEFAULT_LIMIT
+        if is_paged:
+            after, limit = query.pop("after", None), _limit(query.pop("limit", None))
         gathered = await asyncio.gather(
             *(self._all_of(engine, request, query, is_paged) for engine in self._living())
         )

@@ -28,6 +28,7 @@ from quire.server.errors import HttpError
 from quire.server.event_stream import HEARTBEAT, HEARTBEAT_S, EventStream
 from quire.server.events import DATA_EVENTS, data_event
 from quire.server.page import PAGE_PATH, is_of_page, read_page_files
+from quire.server.query_names import check_query_names
 
 _LIVE = "/v1/programs/changes"
 _TIMEOUT_S = 5.0
@@ -102,7 +103,8 @@ class Overview:
 
     async def _changes(self, scope: Scope) -> Response:
         headers = Headers(scope=scope)
-        query = parse_qs(scope["query_string"].decode("latin-1"))
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        check_query_names(query, ("since",))
         since = query.get("since", [""])[-1]
         access = [pair for pair in scope["headers"] if pair[0] in _ACCESS]
         if "text/event-stream" not in headers.get("accept", "").lower():

@@ -209,9 +209,9 @@ def _instance(source: StrategySource, found: type) -> Any:
     try:
         signature.bind(**source.options)
     except TypeError as exc:
-        raise InvalidArgument(
-            f"strategy {source.label} takes the options {signature}: {exc}"
-        ) from exc
+        options = [str(one.replace(annotation=one.empty)) for one in signature.parameters.values()]
+        told = f"the options {', '.join(options)}" if options else "no options"
+        raise InvalidArgument(f"strategy {source.label} takes {told}: {exc}") from exc
     if dataclasses.is_dataclass(found):
         for option in dataclasses.fields(found):
             if not option.init:

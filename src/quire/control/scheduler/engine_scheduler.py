@@ -10,16 +10,14 @@ from itertools import pairwise
 
 from quire.control.commands.flow import Flow
 from quire.control.engines.builder import BatchBuilder
-from quire.control.engines.decode_run import DecodeRun
-from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight, message_statistics
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
-from quire.control.programs.program import Entry
 from quire.control.programs.service import note_sent
 from quire.control.scheduler.completion import ResultReader
 from quire.control.scheduler.planner import MessagePlanner
+from quire.control.scheduler.reclaiming.unblocking import Unblocking
 from quire.control.scheduler.run_ahead import RunAhead
 from quire.control.scheduler.tiering.tiering import Tiering
 from quire.control.scheduler.timing.anticipation import Anticipation
@@ -31,7 +29,7 @@ from quire.control.scheduler.waiting.spare import MESSAGE_S
 from quire.control.statistics import EngineStatistics
 from quire.control.tracing import Tracer
 from quire.core.batch_result import BatchResult, SequenceTokens
-from quire.core.errors import EngineFault, PoolExhausted
+from quire.core.errors import EngineFault
 from quire.core.policy import DispatchPolicy
 from quire.core.scheduler_config import SchedulerConfig
 
@@ -59,6 +57,7 @@ class EngineScheduler:
         self.chunk_time = chunk_time
         self.tiering = tiering
         self.anticipation = Anticipation(config.patience if dispatch.is_adaptive else 0.0)
+        self._unblocking = Unblocking(engine, planner, flow)
         self._ahead = RunAhead(engine, planner.decodes, flow)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None
         self._prompts = PromptsAhead(
@@ -66,7 +65,6 @@ class EngineScheduler:
         )
         self._dispatch = dispatch
         self._completion = completion
-        self._flow = flow
         self._outbox = outbox
         self._time = time
         self._tracer = tracer
@@ -158,7 +156,7 @@ class EngineScheduler:
     def _send_next(self) -> None:
         builder = self._plan()
         if builder.is_empty:
-            builder = self._unblock(builder)
+            builder = self._unblocking.unblock(builder, self._plan)
         if not builder.is_empty:
             self._send(builder, self._choose_steps(builder), num_charged=1)
         else:
@@ -171,16 +169,7 @@ class EngineScheduler:
         if engine.operations.cannot_wait:
             self._send(BatchBuilder(engine.next_step, engine.info.pool.max_batch_tokens), [])
 
-    def _is_stuck(self, builder: BatchBuilder) -> bool:
-        """Whether commands wait for blocks that neither a row nor the end of a transfer will free;
-        or whether a command ended during planning, which has left its place to another."""
-        if not builder.is_empty:
-            return False
-        if self.engine.ended:
-            return True
-        return bool(self.planner.blocked) and not len(self.engine.memory.transfers)
-
-    def _plan(self, *, thorough: bool = False) -> BatchBuilder:
+    def _plan(self, thorough: bool = False) -> BatchBuilder:
         self._prompts.held_up(False)
         limit = self._dispatch.max_commands
         return self.planner.plan(limit, self._prompt_limit, thorough=thorough)
@@ -311,44 +300,6 @@ class EngineScheduler:
         for queue in self._completion.read(message, result):
             if not queue.entries and not queue.is_closed and not queue.is_spare:
                 self.anticipation.answered(queue, self._time.now_s)
-
-    # -- no wedge --------------------------------------------------------------------------------
-
-    def _unblock(self, builder: BatchBuilder) -> BatchBuilder:
-        """Plan again when nothing runs and nothing fits, so that nothing here will ever free a
-        block: examine every holder again, close leases that wait for K and V, then refuse the
-        youngest claim, until one fits."""
-        planner, is_thorough = self.planner, False
-        while self._is_stuck(builder):
-            if not self.engine.ended and is_thorough:
-                if planner.exchange.close_youngest():
-                    return builder  # the message that closes it frees its blocks
-                self._refuse(max(planner.refusable(), key=planner.ranking.standing))
-            elif not self.engine.ended:
-                planner.reclaimer.look_again()
-                is_thorough = True
-            builder = self._plan(thorough=is_thorough)
-        return builder
-
-    def _refuse(self, entry: Entry) -> None:
-        """Fail ``entry``, which no message in flight carries, and take back what it has written:
-        the blocks that this frees let an older command go on."""
-        pool = self.engine.memory.statistics()
-        error = PoolExhausted(
-            f"command {entry.id} finds no block: {pool.num_free} of {pool.num_blocks} are free, "
-            f"{pool.num_host_free} of {pool.num_host_blocks} on the host, {pool.num_disk_free} of "
-            f"{pool.num_disk_blocks} on disk, and no program can yield any: free pages, retry "
-            "later, or raise kv_cache_bytes, host_cache_bytes or disk_cache_bytes",
-            num_free=pool.num_free,
-            num_blocks=pool.num_blocks,
-        )
-        run = entry.run
-        if isinstance(run, DecodeRun) and run.is_open:
-            self.engine.suspend(run)
-        if isinstance(run, DecodeRun | ForwardRun):
-            self.engine.take_back(run.start_fills)
-        self._flow.fail(entry, error.record())
-        self._flow.advance(entry.queue)
 
     def check_invariants(self) -> None:
         self.planner.backlog.check_invariants()

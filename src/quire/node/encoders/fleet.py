@@ -9,7 +9,7 @@ from quire.core.config import EncoderConfig
 from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, InvalidArgument, ModelNotFound
 from quire.core.ids import EngineId, ModelId
-from quire.core.interfaces import Clock
+from quire.core.interfaces import ProgramClock
 from quire.node.control_thread import ControlThread
 from quire.node.encoders.asking import EncoderRequests
 from quire.node.encoders.processes import EncoderProcesses
@@ -30,7 +30,7 @@ class EncoderFleet:
         transports: EncoderTransports,
         control: ControlThread,
         *,
-        clock: Clock,
+        clock: ProgramClock,
         on_change: Callable[[], None],
         on_progress: OnProgress,
         limits: RestartLimits | None = None,

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -19,9 +20,14 @@ from quire.core.fair_cache import FairCache
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 Compute = Callable[[Sequence[EncodedText]], Awaitable[F32]]
 """Computes the rows [S, D] of S sequences."""
 
+NUM_ASIDE = 256
+"""Sequences of one request from which on they are hashed, and their rows joined, in a thread. A
+graph sends up to 64 requests in one turn of the loop."""
 _ROW_OVERHEAD_BYTES = 200
 """Memory of the key, the array and the table entry, beside the row's numbers."""
 
@@ -62,7 +68,7 @@ class KeptRows:
         Raises:
             Exception: what ``compute`` raises.
         """
-        keys = [_key(encoder, sequence) for sequence in sequences]
+        keys = await _aside(len(sequences), _keys, encoder, sequences)
         wanted = dict(zip(keys, sequences, strict=True))
         found: dict[bytes, F32] = {}
         while len(found) < len(wanted):
@@ -81,7 +87,7 @@ class KeptRows:
                 theirs = {key: one.result() for key, one in others.items() if _has_result(one)}
                 self._num_waited += len(theirs)
                 found |= theirs
-        return np.stack([found[key] for key in keys])
+        return await _aside(len(sequences), _stacked, found, keys)
 
     async def _computed(
         self, tenant: TenantId, own: Mapping[bytes, EncodedText], compute: Compute
@@ -107,6 +113,21 @@ class KeptRows:
         if row is not None:
             self._num_found += 1
         return row
+
+
+async def _aside(num: int, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Call ``function``: for many sequences in a thread, because the loop is every client's."""
+    if num < NUM_ASIDE:
+        return function(*args)
+    return await asyncio.to_thread(function, *args)
+
+
+def _keys(encoder: str, sequences: Sequence[EncodedText]) -> list[bytes]:
+    return [_key(encoder, sequence) for sequence in sequences]
+
+
+def _stacked(found: Mapping[bytes, F32], keys: Sequence[bytes]) -> F32:
+    return np.stack([found[key] for key in keys])
 
 
 def _key(encoder: str, sequence: EncodedText) -> bytes:

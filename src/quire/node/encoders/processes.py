@@ -13,7 +13,7 @@ from quire.core.config import EncoderConfig
 from quire.core.encoding import EncoderInfo
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId
-from quire.core.interfaces import Clock
+from quire.core.interfaces import ProgramClock
 from quire.engine.encoders.text import EncoderTexts
 from quire.node.control_thread import ControlThread
 from quire.node.encoders.owner import EncoderOwner
@@ -35,7 +35,7 @@ class EncoderProcesses:
         transports: EncoderTransports,
         control: ControlThread,
         *,
-        clock: Clock,
+        clock: ProgramClock,
         on_change: Callable[[], None],
         on_progress: OnProgress,
         limits: RestartLimits | None = None,

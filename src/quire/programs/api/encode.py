@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,8 @@ from quire.core.encoding import EncoderKind
 from quire.core.errors import InvalidArgument
 from quire.core.traits import Trait
 from quire.programs.api.integers import call_order
+from quire.programs.api.issuer import Issuer
+from quire.programs.api.packed_vectors import PackedVectors
 from quire.programs.api.queued import TraitFunctions
 
 
@@ -76,16 +77,17 @@ class EncodeFunctions(TraitFunctions):
                 dimensions than the model has, or a model of another kind.
             QuotaExceeded: over ``max_encoded_tokens``, or too many texts of the tenant wait.
         """
-        rows = await self._issuer.ask(
-            "encoders.embed",
-            texts=_listed("embed", "texts", texts),
+        order = call_order(thread, depth, priority, invocation, remaining_us)
+        packed = await embedded(
+            self._issuer,
+            texts,
             model=model,
             dimensions=dimensions,
             truncate=truncate,
-            **call_order(thread, depth, priority, invocation, remaining_us),
+            batches=batches,
+            order=order,
         )
-        _count(batches, rows)
-        return _vectors(rows)
+        return list(packed)
 
     async def rerank(
         self,
@@ -119,6 +121,30 @@ class EncodeFunctions(TraitFunctions):
         return [score for (score,) in _vectors(rows)]
 
 
+async def embedded(
+    issuer: Issuer,
+    texts: Sequence[str],
+    *,
+    order: Mapping[str, int],
+    model: str | None = None,
+    dimensions: int | None = None,
+    truncate: bool = False,
+    batches: EncoderBatches | None = None,
+) -> PackedVectors:
+    """``EncodeFunctions.embed`` without a Python object for each number. ``order``: the arguments
+    from ``thread`` to ``remaining_us``."""
+    rows = await issuer.ask(
+        "encoders.embed",
+        texts=_listed("embed", "texts", texts),
+        model=model,
+        dimensions=dimensions,
+        truncate=truncate,
+        **order,
+    )
+    _count(batches, rows)
+    return _vectors(rows)
+
+
 def _listed(function: str, name: str, texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str):
         raise InvalidArgument(f"{function}: {name} must be a list of texts, not one text")
@@ -131,10 +157,8 @@ def _count(batches: EncoderBatches | None, rows: dict[str, Any]) -> None:
         batches.num_short_batches += rows["num_short_batches"]
 
 
-def _vectors(rows: dict[str, Any]) -> list[list[float]]:
-    """The rows of ``values``, which are little-endian float32, row by row."""
+def _vectors(rows: dict[str, Any]) -> PackedVectors:
     values = rows["values"]
     # answers to a sandboxed program are JSON, with bytes as base64
     flat = base64.b64decode(values) if isinstance(values, str) else values
-    row = struct.Struct(f"<{rows['dimensions']}f")
-    return [list(one) for one in row.iter_unpack(flat)]
+    return PackedVectors(flat, rows["dimensions"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from quire.core.errors import InvalidArgument
 from quire.core.traits import Trait
 from quire.programs.api.integers import call_order, whole_number
+from quire.programs.api.packed_vectors import PackedVectors
 from quire.programs.api.queued import TraitFunctions
 
 
@@ -123,6 +124,8 @@ def _flat(function: str, vectors: Sequence[Sequence[float]]) -> tuple[bytes, int
     """The vectors as little-endian float32, row by row, and their dimensions."""
     if not vectors:
         raise InvalidArgument(f"{function}: no vectors: give at least one")
+    if isinstance(vectors, PackedVectors):
+        return vectors.values, vectors.dimensions
     dimensions = len(vectors[0])
     for index, vector in enumerate(vectors):
         if len(vector) != dimensions:

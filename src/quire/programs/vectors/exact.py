@@ -22,25 +22,41 @@ from quire.programs.vectors.store import (
 
 
 class _Collection:
+    """``lock`` guards the rows; a search holds it only while it takes them."""
+
     def __init__(self, dimensions: int) -> None:
+        self.lock = threading.Lock()
         self.dimensions = dimensions
         self.vectors: dict[int, F32] = {}
         self.texts: dict[int, str] = {}
-        self.matrix: tuple[F32, list[int]] | None = None
+        self.matrix: tuple[F32, list[int], list[str]] | None = None
         """The rows in the order of their numbers, so that results do not depend on the order in
         which they came."""
 
-    def rows(self) -> tuple[F32, list[int]]:
-        if self.matrix is None:
-            numbers = sorted(self.vectors)
-            self.matrix = np.stack([self.vectors[one] for one in numbers]), numbers
-        return self.matrix
+    def rows(self) -> tuple[F32, list[int], list[str]]:
+        """Return vectors [N, D], numbers and texts, which nobody changes any more."""
+        with self.lock:
+            if self.matrix is None:
+                numbers = sorted(self.vectors)
+                texts = [self.texts[one] for one in numbers]
+                self.matrix = np.stack([self.vectors[one] for one in numbers]), numbers, texts
+            return self.matrix
+
+    def put(self, place: CollectionPlace, rows: VectorRows) -> None:
+        with self.lock:
+            check_room(place, len(self.vectors.keys() | set(rows.numbers)), self.dimensions)
+            self.vectors.update(zip(rows.numbers, rows.vectors, strict=True))
+            self.texts.update(zip(rows.numbers, rows.texts, strict=True))
+            self.matrix = None
 
 
 class ExactStore:
-    """See ``VectorStore``. Everything is lost with the process."""
+    """See ``VectorStore``. Everything is lost with the process.
 
-    at_once = 1  # the lock is held while it searches
+    ``drop``, ``names`` and ``end`` are called on loops that all programs share, so the lock that
+    they need is never held for work on rows."""
+
+    at_once = 1  # numpy's products use all cores already
 
     def __init__(self) -> None:
         self._collections: dict[CollectionPlace, _Collection] = {}
@@ -78,30 +94,25 @@ class ExactStore:
                 owner = (place.tenant, place.program)
                 others = [x for x in self._collections if (x.tenant, x.program) == owner]
                 check_number(place, len(others))
-                collection = _Collection(dimensions)
-            check_dimensions(place, dimensions, collection.dimensions)
-            check_room(place, len(collection.vectors.keys() | set(rows.numbers)), dimensions)
-            collection.vectors.update(zip(rows.numbers, rows.vectors, strict=True))
-            collection.texts.update(zip(rows.numbers, rows.texts, strict=True))
-            collection.matrix = None
-            self._collections[place] = collection
+                check_room(place, len(rows.texts), dimensions)
+                collection = self._collections[place] = _Collection(dimensions)
+        check_dimensions(place, dimensions, collection.dimensions)
+        collection.put(place, rows)
 
     def _search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         with self._lock:
             collection = self._collections.get(place)
-            if collection is None:
-                raise unknown(place)
-            check_dimensions(place, vectors.shape[1], collection.dimensions)
-            rows_ND, numbers = collection.rows()
-            texts = collection.texts
-            return [_nearest(rows_ND @ vector_D, numbers, texts, num) for vector_D in vectors]
+        if collection is None:
+            raise unknown(place)
+        check_dimensions(place, vectors.shape[1], collection.dimensions)
+        rows_ND, numbers, texts = collection.rows()
+        return [_nearest(rows_ND @ vector_D, numbers, texts, num) for vector_D in vectors]
 
 
 def _nearest(
-    scores_N: F32, numbers: Sequence[int], texts: dict[int, str], num: int
+    scores_N: F32, numbers: Sequence[int], texts: Sequence[str], num: int
 ) -> list[FoundRow]:
     best = np.argsort(-scores_N, kind="stable")[:num]
     return [
-        FoundRow(numbers[place], float(scores_N[place]), texts[numbers[place]])
-        for place in map(int, best)
+        FoundRow(numbers[place], float(scores_N[place]), texts[place]) for place in map(int, best)
     ]

@@ -6,6 +6,7 @@ Owns the bounds of one request.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -71,21 +72,11 @@ class VectorService(ProgramService):
         if not 0 <= first < 1 << 53:
             raise InvalidArgument(f"vectors_put: first is {first}: give 0 or more")
         _check_dimensions("vectors_put", dimensions)
-        vectors = unit_vectors(values, dimensions)
-        if len(vectors) != len(texts):
-            raise InvalidArgument(
-                f"vectors_put: {len(vectors)} vectors for {len(texts)} texts: give one for each"
-            )
-        for index, text in enumerate(texts):
-            if "\0" in text or not _is_text(text):
-                raise InvalidArgument(
-                    f"vectors_put: texts[{index}] has a character that cannot be stored (NUL, or "
-                    "half of a surrogate pair): remove it"
-                )
+        rows = await asyncio.to_thread(_checked_rows, first, values, dimensions, texts)
         self._has_own = self._has_own or not shared
         order = CallOrder(ThreadId(thread), depth, priority, invocation, remaining_us)
         async with self._turns.turn(order):
-            await self._store.put(place, VectorRows(first, vectors, texts))
+            await self._store.put(place, rows)
 
     @operation("vectors.search")
     async def search(
@@ -105,7 +96,7 @@ class VectorService(ProgramService):
         if not 1 <= num <= MAX_FOUND:
             raise InvalidArgument(f"vectors_search: num is {num}: give 1 to {MAX_FOUND}")
         _check_dimensions("vectors_search", dimensions)
-        vectors = unit_vectors(values, dimensions)
+        vectors = await asyncio.to_thread(unit_vectors, values, dimensions)
         if len(vectors) > MAX_QUERIES:
             raise InvalidArgument(
                 f"vectors_search: {len(vectors)} vectors; give 1 to {MAX_QUERIES} in one call"
@@ -145,5 +136,25 @@ def _check_dimensions(function: str, dimensions: Any) -> None:
         )
 
 
+def _checked_rows(first: int, values: bytes, dimensions: int, texts: list[str]) -> VectorRows:
+    """The rows of ``vectors_put``, made and checked in a thread: they may be megabytes."""
+    vectors = unit_vectors(values, dimensions)
+    if len(vectors) != len(texts):
+        raise InvalidArgument(
+            f"vectors_put: {len(vectors)} vectors for {len(texts)} texts: give one for each"
+        )
+    for index, text in enumerate(texts):
+        if "\0" in text or not _is_text(text):
+            raise InvalidArgument(
+                f"vectors_put: texts[{index}] has a character that cannot be stored (NUL, or half "
+                "of a surrogate pair): remove it"
+            )
+    return VectorRows(first, vectors, texts)
+
+
 def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.values import ValueType, joined
 
 
 def decided(primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ def chosen(texts: Sequence[str], scores: Sequence[float], top_n: int) -> list[st
 def _gathered(primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
     if primitive.outputs["out"] is ValueType.DONE:
         return True
-    return [element for values in inputs.values() for element in values]
+    return joined(list(inputs.values()))
 
 
 def _plain(text: str) -> str:

@@ -24,11 +24,12 @@ from quire.programs.workflow.functions import called
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.growth import Growth
+from quire.programs.workflow.made_values import check_value, checked_value
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.scheduler import GrownGraph
 from quire.programs.workflow.template import App
-from quire.programs.workflow.values import QUERY, Ref, ValueType, fits
+from quire.programs.workflow.values import QUERY, Ref, ValueType, fits, plain
 
 
 class TemplateGrower:
@@ -67,11 +68,12 @@ class TemplateGrower:
         made: Any = again
         if again is None:
             threads = self._origin.function_threads
+            given = await plain(inputs)
             made = await called(
-                node.name, node.config["function"], engine.functions, inputs, threads
+                node.name, node.config["function"], engine.functions, given, threads
             )
         if not isinstance(made, Growth):
-            return _outputs(primitive, made)
+            return await _outputs(primitive, made)
         self._check_rounds(primitive)
         grown = await asyncio.to_thread(self._grown, primitive, made, inputs)
         return grown._replace(growth=made)
@@ -162,12 +164,15 @@ def _values(
                 "put it into the values",
                 param=primitive.node,
             )
-        value = growth.values[name] if name in growth.values else inputs[name]
-        values[name] = _checked(primitive, name, kind, value)
+        if name in growth.values:
+            who = f"its function, as the value {name!r},"
+            values[name] = check_value(primitive.node, who, kind, growth.values[name])
+        else:
+            values[name] = _checked(primitive, name, kind, inputs[name])
     return values
 
 
-def _outputs(primitive: Primitive, made: Any) -> dict[str, Any]:
+async def _outputs(primitive: Primitive, made: Any) -> dict[str, Any]:
     """Read the result of a function as outputs: a mapping of them, or the only one."""
     names = list(primitive.outputs)
     if not (isinstance(made, Mapping) and made.keys() == primitive.outputs.keys()):
@@ -179,7 +184,7 @@ def _outputs(primitive: Primitive, made: Any) -> dict[str, Any]:
             )
         made = {names[0]: made}
     return {
-        name: _checked(primitive, name, kind, made[name])
+        name: await checked_value(primitive.node, "its function", kind, made[name])
         for name, kind in primitive.outputs.items()
     }
 

@@ -22,7 +22,7 @@ from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.template import App
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.values import ValueType, plain
 from quire.programs.workflow.watching import Watcher
 
 NO_QUOTAS = Quotas()
@@ -116,7 +116,7 @@ async def with_texts(
 
 async def _told(journal: Journal, watcher: Watcher | None) -> dict[str, Any]:
     """Report and return the results of a finished query."""
-    results = journal.results()
+    results = await plain(journal.results())
     if watcher is not None:
         await watcher.resumed(journal.num_primitives, journal.num_primitives)
         for output, text in results.items():

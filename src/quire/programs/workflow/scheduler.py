@@ -19,11 +19,12 @@ from quire.programs.workflow.control_flow import decided
 from quire.programs.workflow.grafting import grafted
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.growth import Growth
+from quire.programs.workflow.made_values import json_problem
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.recording import NO_RECORD, OutcomeUnknown, QueryRecord
 from quire.programs.workflow.speculation import Experience, Speculator
-from quire.programs.workflow.values import Ref
+from quire.programs.workflow.values import Ref, ValueType, plain
 from quire.programs.workflow.watching import PrimitiveStep, StepLog, Watcher
 
 MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
@@ -128,7 +129,26 @@ class GraphScheduler:
                 await runner.close()
         if self.speculator is not None:
             await self._watcher.speculated(self.speculator.figures)
-        return self.state.results()
+        results = await plain(self.state.results())
+        if any(isinstance(one, dict | list) for one in results.values()):
+            await asyncio.to_thread(self._check_objects, results)
+        else:
+            self._check_objects(results)
+        return results
+
+    def _check_objects(self, results: Mapping[str, Any]) -> None:
+        """Refuse an object that its tool may pass to others, and that is no JSON for a client."""
+        for name, ref in self.state.graph.results.items():
+            source = self.state.graph.primitives.get(ref.primitive)
+            if source is None or source.outputs[ref.port] is not ValueType.OBJECT:
+                continue
+            problem = json_problem(results[name], finite=True)
+            if problem is not None:
+                raise InvalidArgument(
+                    f"{source.node}: its {name!r} is a result of the query and has {problem}: give "
+                    "what JSON has (texts, finite numbers, lists, objects)",
+                    param=source.node,
+                )
 
     async def _begin(self, ready: list[Primitive], group: asyncio.TaskGroup) -> None:
         """Start primitives; those without work for an engine end here.

@@ -5,18 +5,21 @@ Must not know what a primitive does with a value.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from quire.core.errors import InvalidArgument
+from quire.programs.api.packed_vectors import PackedVectors
 
 
 class ValueType(StrEnum):
     """``state`` is the held pages of a model call, ``done`` the end of an effect, ``object`` a
     value that tools pass to each other: in a query or a result it is a JSON object. ``scores`` flow
     between two primitives of a ranking. The others are plain values. Those in ``LISTS`` have
-    elements."""
+    elements. ``vectors`` are lists of lists, or between an encoder and a store packed."""
 
     TEXT = "text"
     TEXTS = "texts"
@@ -52,8 +55,26 @@ def fits(kind: ValueType, value: Any) -> bool:
         case ValueType.TEXTS:
             return isinstance(value, list) and all(isinstance(one, str) for one in value)
         case ValueType.DOCUMENTS | ValueType.VECTORS:
-            return isinstance(value, list)
+            return isinstance(value, list | PackedVectors)
     return kind in (ValueType.DONE, ValueType.OBJECT)
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """Return the elements of several lists as one; packed vectors of one encoder stay packed."""
+    packed = [one for one in values if isinstance(one, PackedVectors)]
+    if packed and len(packed) == len(values) and len({one.dimensions for one in packed}) == 1:
+        return PackedVectors(b"".join(one.values for one in packed), packed[0].dimensions)
+    return [element for one in values for element in one]
+
+
+async def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` with packed vectors as lists of lists, for whom only such may reach: the
+    developer's functions, and clients."""
+    found = dict(values)
+    for name, one in values.items():
+        if isinstance(one, PackedVectors):
+            found[name] = await asyncio.to_thread(list, one)
+    return found
 
 
 def value_type(written: str, where: str) -> ValueType:

@@ -43,6 +43,7 @@ from quire.server.schemas.microserving import (
 )
 from quire.server.schemas.programs import Program
 from quire.server.strict_json import StrictRoute
+from quire.server.upload import native_program
 
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 
@@ -142,8 +143,16 @@ async def _taken(request: Request, handed: HandedProgram) -> Response:
 
 
 async def _program_of(request: Request, handed: HandedProgram) -> Inferlet | GuestProgram:
+    context = context_of(request)
+    if handed.is_native:
+        if not context.config.allow_native_upload:
+            raise InvalidArgument(
+                f"program {handed.name!r} runs outside the sandbox, where this node runs no source "
+                "of clients: start every node with --allow-upload, or push the program"
+            )
+        return await asyncio.to_thread(native_program, handed.code.decode("utf-8", "surrogatepass"))
     if handed.code:
-        return await context_of(request).node.inspect(handed.code)
+        return await context.node.inspect(handed.code)
     found = LIBRARY.get(handed.name)
     if found is None:
         raise UnknownHandle(

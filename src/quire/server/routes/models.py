@@ -22,11 +22,14 @@ ModelName = Annotated[str, Path(max_length=256)]
 @router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", response_model=ModelList)
 async def list_models(request: Request) -> Response:
-    """The loaded models, the default one first. While none is loaded the answer is 503: clients
-    that take the first model of the list, or wait for a list, would go wrong with an empty one."""
+    """The loaded models, the default one first. While none is loaded the answer is 503, and 404 if
+    the node serves none: clients that take the first model of the list, or wait for a list, would
+    go wrong with an empty one."""
     context = context_of(request)
     models = [_model(context, model) for model in context.node.models()]
     models += [one for encoder in context.node.encoders() if (one := _encoder(context, encoder))]
+    if not models and not context.node.encoders():
+        context.node.model()  # says why there is none
     if not models:
         raise EngineLost("no model is loaded yet: try again in a moment; GET /ready says when")
     body = ModelList(object="list", data=models)

@@ -18,8 +18,8 @@ an end. Three things are outside this argument, each of them bounded: a running 
 preempted has sampled a token since its sequence was opened; a command that waits for another one
 (for a page that it appends to, for a sequence) may lose its pages meanwhile, once for each that
 begins; and what is on the host may be dropped for any claim, but is kept once it is back on the
-device. A message that would be empty although commands wait is never sent: a command is refused
-(``EngineScheduler._unblock``).
+device. A message that would be empty although commands wait is never sent: a decode gives up its
+seat, or else a command is refused (``unblocking``).
 """
 
 from __future__ import annotations

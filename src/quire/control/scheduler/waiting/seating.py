@@ -46,7 +46,7 @@ class Seating:
             pair = self._exchange()
             if pair is None or pair[1].num_in_flight or not self.admits(pair[0], pair[1]):
                 return
-            self._displace(pair[1])
+            self.displace(pair[1])
             self._give_seat(pair[0])
 
     def _exchange(self) -> tuple[Entry, Entry] | None:
@@ -110,7 +110,8 @@ class Seating:
         seats.give(entry)
         return True
 
-    def _displace(self, entry: Entry) -> None:
+    def displace(self, entry: Entry) -> None:
+        """Take the seat of ``entry``, which no message in flight carries; it asks for one again."""
         run = entry.run
         if isinstance(run, DecodeRun) and run.is_open:
             self.preempt(run)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from quire.core.errors import InvalidArgument
+from quire.programs.api.packed_vectors import PackedVectors
+from quire.programs.workflow.made_values import json_problem
 from quire.programs.workflow.values import ValueType
-
-_MAX_DEPTH = 64
-_PLAIN = (str, int, float, bool, type(None))
 
 
 class _Vectors(msgspec.Struct, frozen=True):
@@ -69,6 +68,8 @@ def json_of(where: str, name: str, value: Any) -> str:
 
 def _packed(rows: Any) -> _Vectors | None:
     """Pack ``rows``, or return None if they are not a list of equally long rows of floats."""
+    if isinstance(rows, PackedVectors):
+        return _Vectors("f", rows.dimensions, rows.values)
     if not rows or not all(isinstance(row, list) and row for row in rows):
         return None
     if len(set(map(len, rows))) > 1:
@@ -81,15 +82,17 @@ def _packed(rows: Any) -> _Vectors | None:
     return _Vectors(packed.typecode, len(rows[0]), packed.tobytes())
 
 
-def _unpacked(vectors: _Vectors) -> list[list[float]]:
-    numbers: array[float] = array("f" if vectors.code == "f" else "d")
+def _unpacked(vectors: _Vectors) -> Sequence[list[float]]:
+    if vectors.code == "f":
+        return PackedVectors(vectors.numbers, vectors.dimensions)
+    numbers: array[float] = array("d")
     numbers.frombytes(vectors.numbers)
     each = vectors.dimensions
     return [numbers[start : start + each].tolist() for start in range(0, len(numbers), each)]
 
 
 def _json(where: str, port: str, value: Any) -> str:
-    odd = _odd(value, _MAX_DEPTH)
+    odd = json_problem(value)
     if odd is not None:
         raise InvalidArgument(
             f"{where}: its {port!r} has {odd}, which cannot be kept: give what JSON has (texts, "
@@ -97,21 +100,3 @@ def _json(where: str, port: str, value: Any) -> str:
             param=where,
         )
     return json.dumps(value)
-
-
-def _odd(value: Any, depth: int) -> str | None:
-    """Describe the part of ``value`` that JSON cannot represent, or return None."""
-    if type(value) in _PLAIN:
-        return None
-    if not depth:
-        return f"more than {_MAX_DEPTH} levels"
-    if type(value) is dict:
-        for name, one in value.items():
-            if type(name) is not str:
-                return f"the key {name!r:.40}"
-            if (odd := _odd(one, depth - 1)) is not None:
-                return odd
-        return None
-    if type(value) is list:
-        return next((odd for one in value if (odd := _odd(one, depth - 1)) is not None), None)
-    return f"a {type(value).__name__}"

@@ -8,14 +8,15 @@ from typing import Any
 from quire.core.encoding import EncoderKind
 from quire.core.errors import InvalidArgument, ModelNotFound
 from quire.programs.api import Api
-from quire.programs.api.encode import Encoder, EncoderBatches
+from quire.programs.api.encode import Encoder, EncoderBatches, embedded
+from quire.programs.api.packed_vectors import PackedVectors
 from quire.programs.services.encoding import MAX_TEXTS
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.speculation import Run
 from quire.programs.workflow.template import Node
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.values import ValueType, joined
 
 ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
 """The kind of the node's encoders that serves each kind of engine."""
@@ -131,17 +132,21 @@ class EncoderRunner:
     def drop(self, run: Run) -> int:
         return 0
 
-    async def _embedded(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[list[float]]:
+    async def _embedded(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
+        """Return the vectors packed: a query may have 65,536 of them."""
         texts: list[str] = [inputs["text"]] if "text" in inputs else inputs["texts"]
-        rows: list[list[float]] = []
+        parts: list[PackedVectors] = []
         for start in range(0, len(texts), MAX_TEXTS):
-            rows += await self._api.embed(
+            part = await embedded(
+                self._api.issuer,
                 texts[start : start + MAX_TEXTS],
                 model=self._model,
                 truncate=primitive.config["truncate"],
                 batches=self._batches.setdefault(primitive.id, EncoderBatches()),
-                **primitive.order,
+                order=primitive.order,
             )
+            parts.append(part)
+        rows = joined(parts)
         check_elements(primitive, rows)
         return rows
 

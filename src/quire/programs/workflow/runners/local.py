@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import chunks, with_surroundings
 from quire.programs.workflow.function_threads import FunctionThreads
 from quire.programs.workflow.functions import called
+from quire.programs.workflow.made_values import checked_value
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.sharing import Sharing
-from quire.programs.workflow.values import LISTS, ValueType
+from quire.programs.workflow.values import LISTS, plain
 from quire.programs.workflow.vectors import QueryVectors
 
 
@@ -70,6 +70,7 @@ class ToolRunner:
         self._threads = threads or FunctionThreads()
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        inputs = await plain(inputs)
         if self._sharing is None or not primitive.config.get("pure"):
             return await self._called(primitive, inputs)
         function = self._functions[primitive.config["function"]]
@@ -84,9 +85,7 @@ class ToolRunner:
     async def _called(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
         name: str = primitive.config["function"]
         made = await called(primitive.node, name, self._functions, inputs, self._threads)
-        (kind,) = primitive.outputs.values()
-        check_type(primitive, kind, made)
-        return {"out": made}
+        return {"out": await checked_result(primitive, f"the function {name!r}", made)}
 
     async def close(self) -> None:
         """Do nothing: it holds nothing."""
@@ -107,23 +106,15 @@ def _surrounded(
     ]
 
 
-def check_type(primitive: Primitive, kind: ValueType, made: Any) -> None:
-    """Refuse the result of a tool that is not of the type of the component's output.
+async def checked_result(primitive: Primitive, who: str, made: Any) -> Any:
+    """Return the result of a tool, if it may be the component's output. ``who``: the tool.
 
     Raises:
-        InvalidArgument: the result is of another type.
+        InvalidArgument: the result is of another type, too large, too deep, or has another number
+            of elements.
     """
-    wanted = {ValueType.TEXT: str, ValueType.BOOLEAN: bool}.get(kind, list)
-    if kind not in (ValueType.DONE, ValueType.OBJECT) and not isinstance(made, wanted):
-        raise InvalidArgument(
-            f"{primitive.node}: {_called(primitive)} returned "
-            f"{type(made).__name__}, not {kind}: return what the component's outputs say",
-            param=primitive.node,
-        )
+    (kind,) = primitive.outputs.values()
+    found = await checked_value(primitive.node, who, kind, made)
     if kind in LISTS:
-        check_elements(primitive, made)
-
-
-def _called(primitive: Primitive) -> str:
-    name = primitive.config["function"]
-    return "its program" if name is None else f"the function {name!r}"
+        check_elements(primitive, found)
+    return found

@@ -24,9 +24,9 @@ from quire.programs.workflow.components.building import DONE_MARK
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.recording import OutcomeUnknown
-from quire.programs.workflow.runners.local import check_type
+from quire.programs.workflow.runners.local import checked_result
 from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.values import ValueType, plain
 
 _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
@@ -48,6 +48,7 @@ class McpToolRunner:
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         name: str = primitive.config["function"]
         where = f"the tool {name!r} of the MCP server {self._tools.server}"
+        inputs = await plain(inputs)
         try:
             async with asyncio.timeout(self._tools.timeout_s):
                 server = await self._opened()
@@ -62,8 +63,7 @@ class McpToolRunner:
             raise ProgramError(f"{where} failed: {result.text[:1000] or 'it does not say why'}")
         (kind,) = primitive.outputs.values()
         made = _value(where, kind, result)
-        check_type(primitive, kind, made)
-        return {"out": made}
+        return {"out": await checked_result(primitive, where, made)}
 
     async def check(self, primitives: Sequence[Primitive]) -> None:
         """Refuse calls of tools that the server does not offer, or with arguments they do not take.
@@ -120,6 +120,7 @@ class ProgramRunner:
         self._api, self._tool = api, tool
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        inputs = await plain(inputs)
         given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
         where = f"the program {self._tool.program!r}"
         try:
@@ -143,8 +144,7 @@ class ProgramRunner:
             raise type(exc)(f"{where}: {exc.message}", **exc.details) from exc
         (kind,) = primitive.outputs.values()
         made = True if kind is ValueType.DONE else made
-        check_type(primitive, kind, made)
-        return {"out": made}
+        return {"out": await checked_result(primitive, where, made)}
 
     async def close(self) -> None:
         """Do nothing: its children end with the query."""
