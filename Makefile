@@ -88,7 +88,7 @@ lint: install-dev ## ruff and the import layers
 
 types: install-dev ## mypy --strict
 	$(BIN)/mypy
-	$(BIN)/mypy --explicit-package-bases benchmarks/*.py tools/mutation/*.py \
+	$(BIN)/mypy --explicit-package-bases benchmarks/*.py tools/{mutation,pages}/*.py \
 		benchmarks/{autellix,ayo,control,engine,http,library,microserving,pie}/*.py benchmarks/peers/{catalog,checkpoint_tensors,process,install}.py
 	$(BIN)/mypy benchmarks/gpu/*.py
 
@@ -122,13 +122,13 @@ lock: ## pin what is installed in .venv now
 	$(BIN)/python tools/lock.py
 
 answers: install-dev ## run every command of the guide to the library, for its page
-	$(BIN)/python tools/library_answers.py docs/guide/library-answers.json
+	$(BIN)/python -m tools.library_answers docs/guide/library-answers.json
 
 docs: install-dev ## write the generated reference pages
-	$(BIN)/python -m quire.cli.reference docs/reference/cli.md
-	$(BIN)/python -m quire.programs.reference > docs/reference/api.md
-	$(BIN)/python -m quire.programs.sdk_reference > docs/reference/sdk.md
-	$(BIN)/python -m quire.programs.guide docs/guide/library-answers.json > docs/guide/library.md
+	$(BIN)/python -m tools.pages.cli docs/reference/cli.md
+	$(BIN)/python -m tools.pages.api > docs/reference/api.md
+	$(BIN)/python -m tools.pages.sdk > docs/reference/sdk.md
+	$(BIN)/python -m tools.pages.library docs/guide/library-answers.json > docs/guide/library.md
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .venv-clients .venv-ray build dist src/*.egg-info src/quire/engine/cpu/_kernel_* .pytest_cache .mypy_cache .ruff_cache .hypothesis \

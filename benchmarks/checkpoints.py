@@ -1,4 +1,5 @@
-"""The models that are measured: random Llama checkpoints in three sizes, made once per machine.
+"""Makes the models that are measured: random Llama checkpoints in three sizes, made once per
+machine.
 
 Owns their shapes. The weights are random and widely spread, so that greedy decoding does not repeat
 one token; the tokenizers are trained on Python's own library, so that nothing is downloaded.
@@ -27,7 +28,7 @@ class CheckpointShape:
 
     @property
     def num_step_weights(self) -> int:
-        """Weights that every step multiplies with: all except the embedding table."""
+        """Return how many weights every step multiplies with: all except the embedding table."""
         kv = self.num_key_value_heads * self.head_dim
         attention = 2 * self.hidden_size * (self.hidden_size + kv)
         layer = attention + 3 * self.hidden_size * self.intermediate_size

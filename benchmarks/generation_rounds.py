@@ -1,5 +1,5 @@
-"""Offline generations of all contenders in turn, and the machine's limits: the measurements behind
-``generation`` and ``ttft``."""
+"""Runs offline generations of all contenders in turn, and probes the machine's limits: the
+measurements behind ``generation`` and ``ttft``."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class RoundOutcome:
     pss_bytes: dict[str, int] = field(default_factory=dict)
 
     def figures(self, name: str) -> dict[str, Figure]:
-        """Each contender's figure: ``first_s``, ``step_s``, ``total_s``, ``cpu_s`` or
+        """Return each contender's figure: ``first_s``, ``step_s``, ``total_s``, ``cpu_s`` or
         ``tokens_per_s``."""
         return {who: figure(self.values(who, name)) for who in self.reports}
 
     def share(self, who: str, name: str, limit_s: float) -> Figure:
-        """The limit divided by the time of ``who``."""
+        """Return the limit divided by the time of ``who``."""
         return figure([limit_s / seconds for seconds in self.values(who, name)])
 
     def values(self, who: str, name: str) -> list[float]:
@@ -65,15 +65,15 @@ class RoundOutcome:
         return [report[name] for report in reports]
 
     def best_peer(self, name: str, *, larger_is_better: bool) -> str | None:
-        """The peer with the best median, of those that do not quantise."""
+        """Return the peer with the best median, of those that do not quantise."""
         peers = {who: one.median for who, one in self.figures(name).items() if who in WHOLE_PEERS}
         if not peers:
             return None
         return (max if larger_is_better else min)(peers, key=lambda who: peers[who])
 
     def comparisons(self, name: str, *, larger_is_better: bool) -> dict[str, dict[str, Figure]]:
-        """The speed-up of each of Quire's contenders over its peers: the best one that does not
-        quantise, or for quantised weights each type of llama.cpp."""
+        """Return the speed-up of each of Quire's contenders over its peers: the best one that does
+        not quantise, or for quantised weights each type of llama.cpp."""
         best = self.best_peer(name, larger_is_better=larger_is_better)
         whole = [] if best is None else [best]
         quantised = [peer for peer in LLAMACPP_TYPES if peer in self.reports]
@@ -87,7 +87,7 @@ class RoundOutcome:
         }
 
     def speedup(self, who: str, peer: str, name: str, *, larger_is_better: bool) -> Figure:
-        """The speed-up of ``who`` over ``peer``, round by round."""
+        """Return the speed-up of ``who`` over ``peer``, round by round."""
         ours, theirs = self.values(who, name), self.values(peer, name)
         return ratio(ours, theirs) if larger_is_better else ratio(theirs, ours)
 

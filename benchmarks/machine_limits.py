@@ -1,4 +1,4 @@
-"""The machine's physical limits, measured in turn with the contenders.
+"""Measures the machine's physical limits, in turn with the contenders.
 
 ``python -m benchmarks.machine_limits`` prints them. ``MachineProbe`` measures in a process of its
 own, so that its threads and its gibibyte of memory are not shared with a contender. It measures in
@@ -28,26 +28,27 @@ READ_SIZES = tuple(1 << power for power in range(18, 31))
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``read``: bytes per second by size of what is read again and again. ``flops``: operations per
-    second by type of the weights."""
+    """The machine's best rates. ``read``: bytes per second by size of what is read again and again.
+    ``flops``: operations per second by type of the weights."""
 
     read: dict[int, float]
     flops: dict[str, float]
 
     def bytes_per_s(self, num_bytes: int) -> float:
-        """An upper bound of the rate of reading so many bytes again and again: that of the largest
-        measured size that is not larger, or the fastest for fewer bytes than were measured."""
+        """Return an upper bound of the rate of reading so many bytes again and again: that of
+        the largest measured size that is not larger, or the fastest for fewer bytes than were
+        measured."""
         fitting = [size for size in self.read if size <= num_bytes]
         return self.read[max(fitting)] if fitting else max(self.read.values())
 
     @property
     def memory_bytes_per_s(self) -> float:
-        """The rate of reading what fits into no cache."""
+        """Return the rate of reading what fits into no cache."""
         return self.read[max(self.read)]
 
     @staticmethod
     def best_of(found: Iterable[Limits]) -> Limits:
-        """Each rate as the best of all measurements."""
+        """Return each rate as the best of all measurements."""
         rounds = list(found)
         return Limits(
             {size: max(one.read[size] for one in rounds) for size in rounds[0].read},
@@ -65,7 +66,7 @@ class MachineProbe:
         )
 
     def measure(self) -> Limits:
-        """The best of several passes each; takes about a second."""
+        """Measure each limit in several passes and return the best; takes about a second."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")

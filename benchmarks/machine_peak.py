@@ -1,4 +1,5 @@
-"""The peak rates of this machine: multiply-add instructions by type of the weights, and reading.
+"""Measures the peak rates of this machine: multiply-add instructions by type of the weights, and
+reading.
 
 ``machine_peak.cpp`` is compiled for this machine on first use, and kept in ``DEFAULT_CACHE``.
 """
@@ -25,23 +26,24 @@ _NUM_WINDOWS = 64
 
 
 def peak_flops(weights: str, num_threads: int) -> float:
-    """Operations per second (two for each multiply-add), an upper bound for products with such
-    ``weights``: the best of many short windows. bf16 counts as float32 where the processor must
-    widen it."""
+    """Return the operations per second (two for each multiply-add), an upper bound for products
+    with such ``weights``: the best of many short windows. bf16 counts as float32 where the
+    processor must widen it."""
     native = _native()
     return float(native.quire_peak(TYPES.index(weights), num_threads, _NUM_WINDOWS, _NUM_STEPS))
 
 
 def read_rate(buffer: mmap.mmap, num_bytes: int, num_threads: int) -> float:
-    """Bytes per second when ``num_threads`` together read the first ``num_bytes`` of ``buffer``
-    again and again: the best of many short windows. No thread reads less than a page."""
+    """Return the bytes per second when ``num_threads`` together read the first ``num_bytes`` of
+    ``buffer`` again and again: the best of many short windows. No thread reads less than a page."""
     num_threads = min(num_threads, num_bytes // mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     return float(_native().quire_read(address, num_bytes, num_threads, _NUM_WINDOWS))
 
 
 def read_buffer(num_bytes: int) -> mmap.mmap:
-    """Memory whose pages are all there, in large ones where the system has them, as weights lie."""
+    """Return memory whose pages are all there, in large ones where the system has them, as weights
+    lie."""
     # private, because shared memory has huge pages only where the system is configured for it
     buffer = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

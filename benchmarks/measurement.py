@@ -1,4 +1,5 @@
-"""Interleaved rounds and their statistics: medians with an interval, ratios within rounds.
+"""Runs contenders in interleaved rounds, and computes their statistics: medians with an interval,
+ratios within rounds.
 
 Machines drift, and share their processors with others. So the contenders of a comparison take
 turns, ratios are computed within a round, and a figure includes the interval of its median. Does
@@ -48,7 +49,7 @@ class Figure:
 
 
 def figure(values: Sequence[float]) -> Figure:
-    """The median of ``values``. With fewer than 6 the interval is their whole range."""
+    """Return the median of ``values``. With fewer than 6 the interval is their whole range."""
     ordered = sorted(values)
     skip = _num_outside(len(ordered))
     return Figure(
@@ -57,7 +58,7 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Figure:
-    """The figure of the ratios of values of the same round."""
+    """Return the figure of the ratios of values of the same round."""
     return figure([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 

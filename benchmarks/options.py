@@ -1,4 +1,5 @@
-"""Options that the scripts share, and the form of control that they use, as ``quire serve`` does.
+"""Defines the options that the scripts share, and selects the form of control as ``quire serve``
+does.
 
 ``QUIRE_COMPILED=0`` selects interpreted control; the results state the form used (``report``).
 """
@@ -22,7 +23,7 @@ DEFAULT_OUT = Path("benchmark-results")
 def parser(
     description: str | None, *, models: Sequence[str] = ("small",)
 ) -> argparse.ArgumentParser:
-    """A parser with the options of every engine script; ``rounds_of`` reads the number of
+    """Return a parser with the options of every engine script; ``rounds_of`` reads the number of
     rounds."""
     made = plain_parser(description)
     made.add_argument(
@@ -39,7 +40,7 @@ def parser(
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options of every script, including those without a model."""
+    """Return a parser with the options of every script, including those without a model."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -62,7 +63,8 @@ def plain_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def add_contenders(made: argparse.ArgumentParser, ours: Sequence[str] = OURS) -> None:
-    """``ours``: Quire's own contenders that are measured by default, beside the peers."""
+    """Add the options that choose contenders. ``ours``: Quire's own contenders that are measured by
+    default, beside the peers."""
     made.add_argument(
         "--contenders",
         nargs="+",

@@ -1,5 +1,5 @@
-"""Figures of the benchmarks: bars with intervals, and lines. The one module that imports
-matplotlib."""
+"""Draws the figures of the benchmarks: bars with intervals, and lines. It is the one module that
+imports matplotlib."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw_bars(
     logarithmic: bool = False,
     machine: str | None = None,
 ) -> None:
-    """One group of bars per entry of ``groups``, one bar in it per entry of ``series``.
+    """Draw one group of bars per entry of ``groups``, with one bar in it per entry of ``series``.
     ``machine``: what is named as such, by default the processor of this one.
 
     Without matplotlib, prints how to install it and draws nothing.
@@ -64,13 +64,13 @@ _HATCHES = ("", "///", "...", "xxx")
 
 
 def look_of_line(number: int) -> dict[str, str]:
-    """Colour, style and marker of the line of this number; those of 40 lines differ."""
+    """Return colour, style and marker of the line of this number; those of 40 lines differ."""
     style, marker = _LINES[number // _NUM_COLOURS % len(_LINES)]
     return {"color": f"C{number % _NUM_COLOURS}", "linestyle": style, "marker": marker}
 
 
 def look_of_bar(number: int) -> dict[str, str]:
-    """Colour and hatching of the bar of this number; those of 40 bars differ."""
+    """Return colour and hatching of the bar of this number; those of 40 bars differ."""
     hatch = _HATCHES[number // _NUM_COLOURS % len(_HATCHES)]
     return {"color": f"C{number % _NUM_COLOURS}", "hatch": hatch}
 
@@ -95,8 +95,9 @@ def draw_lines(
     *,
     machine: str | None = None,
 ) -> None:
-    """``panels`` side by side, over the same horizontal axis, which ``label`` names; a name has the
-    same colour and line in all of them. ``machine`` and without matplotlib: as ``draw_bars``."""
+    """Draw ``panels`` side by side, over the same horizontal axis, which ``label`` names; a name
+    has the same colour and line in all of them. ``machine`` and without matplotlib: as
+    ``draw_bars``."""
     pyplot = _pyplot()
     if pyplot is None:
         return

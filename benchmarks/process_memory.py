@@ -1,4 +1,4 @@
-"""Memory of a process and all its children, as the kernel counts it (Linux).
+"""Measures the memory of a process and all its children, as the kernel counts it (Linux).
 
 PSS counts private pages whole and shared pages in equal parts, so that a sum over processes counts
 each page once.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def tree(pid: int) -> list[int]:
-    """``pid`` and its descendants."""
+    """Return ``pid`` and its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -32,7 +32,7 @@ def _parent(process: Path) -> int | None:
 
 
 def pss_bytes(pid: int) -> int:
-    """Proportional set size of the whole tree; 0 where the system does not report it."""
+    """Return the proportional set size of the whole tree; 0 where the system does not report it."""
     total = 0
     for one in tree(pid):
         try:
@@ -45,7 +45,8 @@ def pss_bytes(pid: int) -> int:
 
 
 def available_bytes() -> int | None:
-    """Memory that the system can provide without swapping; ``None`` where it does not report it."""
+    """Return the memory that the system can provide without swapping; None where it does not report
+    it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Processor time of a process and its children, as the kernel counts it (Linux).
+"""Measures the processor time of a process and its children, as the kernel counts it (Linux).
 
 What a contender computes takes the same processor time on a busy machine as on a quiet one, but for
 threads that spin while they wait.

@@ -1,4 +1,5 @@
-"""The output of a benchmark: a table for people on stderr, one JSON line for machines on stdout.
+"""Writes the output of a benchmark: a table for people on stderr, one JSON line for machines on
+stdout.
 
 Owns the description of the machine and of the commit, and the folder for figures.
 """
@@ -24,7 +25,7 @@ _BF16_FLAGS = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
 
 
 def processor() -> str:
-    """The processor's name as reported by the system."""
+    """Return the processor's name as reported by the system."""
     fields = _cpuinfo()
     if not fields:
         return platform.processor() or platform.machine()
@@ -34,13 +35,15 @@ def processor() -> str:
 
 
 def processor_flags() -> frozenset[str]:
-    """The processor's features as the system names them; empty where it does not list them."""
+    """Return the processor's features as the system names them; none where it does not list
+    them."""
     fields = _cpuinfo()
     return frozenset(fields.get("flags", fields.get("Features", "")).split())
 
 
 def multiplies_bf16() -> bool:
-    """Whether the processor has instructions for bf16; without them bf16 is widened to float32."""
+    """Return whether the processor has instructions for bf16; without them bf16 is widened to
+    float32."""
     return bool(processor_flags() & _BF16_FLAGS)
 
 
@@ -55,7 +58,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checkout's commit, with a plus if files of the package or of the benchmarks are
+    """Return the checkout's commit, with a plus if files of the package or of the benchmarks are
     modified."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
@@ -81,8 +84,8 @@ def machine() -> dict[str, Any]:
 
 
 def control_form() -> str:
-    """``compiled`` or ``interpreted``: the form of control in this process, or in the servers that
-    it starts."""
+    """Return ``compiled`` or ``interpreted``: the form of control in this process, or in the
+    servers that it starts."""
     # here, because a peer's environment imports this module without Quire
     from quire.cli.compiled_control import form_of_nodes
     from quire.compilation import in_use
@@ -93,8 +96,8 @@ def control_form() -> str:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """``rows`` have the same keys, which are the headings. Of a rounded figure the median is
-    shown."""
+    """Print a table. ``rows`` have the same keys, which are the headings. Of a rounded figure the
+    median is shown."""
     table = Table(title=title)
     for name in rows[0] if rows else ():
         table.add_column(name, justify="right" if name != "model" else "left")

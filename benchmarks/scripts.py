@@ -1,4 +1,4 @@
-"""Scripts that one command runs one after the other: which there are, and what each is given.
+"""Runs scripts one after the other with one command: which there are, and what each is given.
 
 Each runs in a process of its own, so that no server stays for the next. A script that fails is
 reported at the end, after the others have run.
@@ -20,9 +20,9 @@ from benchmarks.options import DEFAULT_OUT
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """``shows``: which part of the paper. ``options``: those of the command that it takes, besides
-    ``--out`` and ``--quick``. ``quick``: what it is given with ``--quick``. ``folder``: below
-    ``benchmarks``, if it is another one than the command's."""
+    """One script. ``shows``: which part of the paper. ``options``: those of the command that it
+    takes, besides ``--out`` and ``--quick``. ``quick``: what it is given with ``--quick``.
+    ``folder``: below ``benchmarks``, if it is another one than the command's."""
 
     shows: str
     options: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Script:
 
 
 def scripts_parser(description: str | None, scripts: Mapping[str, Script]) -> Any:
-    """The options of every such command."""
+    """Return a parser of the options of every such command."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,7 +58,7 @@ def _words(value: object) -> Sequence[str]:
 
 
 def run_scripts(folder: Path, scripts: Mapping[str, Script], arguments: Any) -> None:
-    """Run those that ``--only`` names.
+    """Run the scripts that ``--only`` names.
 
     Raises:
         SystemExit: one or more of them failed.

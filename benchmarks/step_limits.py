@@ -1,4 +1,5 @@
-"""The least time that a machine with given limits needs for a step, for prompts, for a generation.
+"""Computes the least time that a machine with given limits needs for a step, for prompts, for a
+generation.
 
 Owns what must be read and multiplied, by the format of the weights. A figure is a lower bound: it
 counts the weights, K and V, and the products with them, and takes the rest as free.
@@ -14,8 +15,8 @@ from benchmarks.machine_limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """``bits`` of a weight that a step reads, scales included; the type of ``machine_peak`` whose
-    peak bounds its products; bytes of an element of K and V."""
+    """A format of weights: ``bits`` of a weight that a step reads, scales included; the type of
+    ``machine_peak`` whose peak bounds its products; bytes of an element of K and V."""
 
     bits: float
     product: str
@@ -42,8 +43,8 @@ def step_limit_s(
     limits: Limits,
     weights: WeightFormat = BF16,
 ) -> float:
-    """One decode step of ``num_requests``: the larger of reading (weights once, K and V of each
-    request) and multiplying."""
+    """Return the least seconds of one decode step of ``num_requests``: the larger of reading
+    (weights once, K and V of each request) and multiplying."""
     kv_bytes = num_requests * context * shape.kv_bytes_per_token(weights.kv_bytes)
     operations = 2 * num_requests * shape.num_step_weights
     read_s = _read_s(_weight_bytes(shape, weights) + kv_bytes, limits)
@@ -57,8 +58,8 @@ def prefill_limit_s(
     limits: Limits,
     weights: WeightFormat = BF16,
 ) -> float:
-    """``num_requests`` prompts, with logits for their last tokens only: the larger of reading the
-    weights once and multiplying, causal attention included."""
+    """Return the least seconds of ``num_requests`` prompts, with logits for their last tokens only:
+    the larger of reading the weights once and multiplying, causal attention included."""
     head = shape.vocab_size * shape.hidden_size
     pairs = prompt * (prompt + 1) // 2
     attention = 4 * pairs * shape.hidden_size * shape.num_hidden_layers
@@ -76,8 +77,8 @@ def generation_limit_s(
     limits: Limits,
     weights: WeightFormat = BF16,
 ) -> float:
-    """A whole generation: the prompts, which yield the first tokens, and a step for each further
-    token."""
+    """Return the least seconds of a whole generation: the prompts, which yield the first tokens,
+    and a step for each further token."""
     step_s = step_limit_s(shape, num_requests, prompt + output // 2, limits, weights)
     prompts_s = prefill_limit_s(shape, num_requests, prompt, limits, weights)
     return prompts_s + (output - 1) * step_s

@@ -25,7 +25,7 @@ class InstallError(Exception):
 
 
 def pinned(locks: list) -> list:
-    """The ``name==version`` lines of the locks, torch first."""
+    """Return the ``name==version`` lines of the locks, torch first."""
     lines = []
     for lock in locks:
         with open(os.path.join(ROOT, lock), encoding="utf-8") as file:
@@ -69,7 +69,8 @@ def run(step: str, command: list, remedy: str) -> None:
 
 
 def call_counting(command: list, line: str) -> int:
-    """The status of ``command``; meanwhile ``line`` is written anew each second, with the time."""
+    """Run ``command`` and return its status; meanwhile ``line`` is written anew each second, with
+    the time."""
     started_s = time.monotonic()
     print(line, end="", flush=True)
     process = subprocess.Popen(command, cwd=ROOT)
@@ -156,7 +157,7 @@ def compile_modules(python: str) -> None:
 
 
 def kernel_line() -> str:
-    """One line about the result of building the native CPU kernel, which is optional."""
+    """Return one line about the result of building the native CPU kernel, which is optional."""
     try:
         with open(os.path.join(ROOT, KERNEL, "_kernel_build.json"), encoding="utf-8") as file:
             record = json.load(file)
@@ -177,7 +178,7 @@ def stamp_path(venv: str, name: str) -> str:
 
 
 def is_current(venv: str, name: str) -> bool:
-    """Whether the set ``name`` was installed from the current state of the checkout."""
+    """Return whether the set ``name`` was installed from the current state of the checkout."""
     try:
         with open(stamp_path(venv, name), encoding="utf-8") as file:
             return file.read().strip() == fingerprint(LOCKS[name])

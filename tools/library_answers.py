@@ -1,8 +1,8 @@
 """Runs every command of the guide to the library with the shipped model (``make answers``).
 
-    python tools/library_answers.py docs/guide/library-answers.json
+    python -m tools.library_answers docs/guide/library-answers.json
 
-Writes what each answers, by command, for ``quire.programs.guide`` to show. Programs that need an
+Writes what each answers, by command, for ``tools.pages.library`` to show. Programs that need an
 encoder have no answer there; ``codeact`` needs the sandbox (``quire[sandbox]``).
 """
 
@@ -19,8 +19,8 @@ from quire.cli.program_arguments import split
 from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
 from quire.core.ids import ModelId, TenantId
 from quire.node import Node
-from quire.programs.guide import commands
 from quire.programs.library import LIBRARY
+from tools.pages.library import commands
 
 TENANT = TenantId("default")
 # In bfloat16 a sampled text is another one on another processor, by the rounding of its sums.
@@ -29,13 +29,13 @@ MAX_CHARS = 320
 
 
 def shown() -> list[str]:
-    """The commands that the shipped model alone can answer."""
+    """Return the commands that the shipped model alone can answer."""
     found = [command for name in LIBRARY for command in commands(name)]
     return [command for command in found if "--encoder" not in shlex.split(command)]
 
 
 async def answer(node: Node, command: str) -> Any:
-    """What the command line ``quire run NAME -- ARGUMENTS`` returns on ``node``."""
+    """Return what the command line ``quire run NAME -- ARGUMENTS`` returns on ``node``."""
     _, _, name, _, *texts = shlex.split(command.replace("\\\n", " "))
     given = split(texts)
     handle = node.launch(LIBRARY[name], given.args, tenant=TENANT, named=given.named)
@@ -43,7 +43,7 @@ async def answer(node: Node, command: str) -> Any:
 
 
 def shortened(answer: Any) -> Any:
-    """``answer`` with long texts cut, as the page shows them."""
+    """Return ``answer`` with long texts cut, as the page shows them."""
     if isinstance(answer, dict):
         return {key: shortened(one) for key, one in answer.items()}
     if isinstance(answer, list):
@@ -53,8 +53,8 @@ def shortened(answer: Any) -> Any:
 
 
 async def answers(node: Node, which: list[str]) -> dict[str, Any]:
-    """One after another: each finds the prefix cache as it would when run by itself, but for what
-    the commands before have left there."""
+    """Ask one after another: each finds the prefix cache as it would when run by itself, but for
+    what the commands before have left there."""
     return {command: await answer(node, command) for command in which}
 
 

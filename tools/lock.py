@@ -23,7 +23,7 @@ HEADER = """\
 
 
 def canonical(name: str) -> str:
-    """The name under which an index knows a project (PEP 503)."""
+    """Return the name under which an index knows a project (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

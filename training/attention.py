@@ -1,4 +1,4 @@
-"""Causal attention for packed training on a CPU.
+"""Computes causal attention for packed training on a CPU.
 
 The library's fused CPU kernel spends most of a training step in its backward pass when heads are
 small.  Here scores are ordinary batched products, cut so that one tile of scores stays in the
@@ -41,7 +41,7 @@ class Tile:
     end: int
 
     def rows_of(self, x: Tensor) -> Tensor:
-        """The tile's rows of a flat tensor as ``[R, T, ...]``."""
+        """Return the tile's rows of a flat tensor as ``[R, T, ...]``."""
         first = self.offset + self.row * self.length
         part = x[first : first + self.num_rows * self.length]
         return part.view(self.num_rows, self.length, *x.shape[1:])
@@ -84,7 +84,7 @@ class SoftmaxKernels:
 
     @classmethod
     def compiled(cls) -> "SoftmaxKernels":
-        """One fused loop each, for tiles of any size."""
+        """Return both kernels, each compiled to one fused loop for tiles of any size."""
         return cls(
             torch.compile(_softmax, dynamic=True), torch.compile(_softmax_gradient, dynamic=True)
         )
@@ -94,25 +94,25 @@ EAGER = SoftmaxKernels()
 
 
 def _fold_queries(x_RQHE: Tensor, num_kv_heads: int) -> Tensor:
-    """``[R, Q, H, E]`` to ``[R * K, G * Q, E]``."""
+    """Reshape ``[R, Q, H, E]`` to ``[R * K, G * Q, E]``."""
     rows, queries, _, size = x_RQHE.shape
     x = x_RQHE.reshape(rows, queries, num_kv_heads, -1, size).permute(0, 2, 3, 1, 4)
     return x.reshape(rows * num_kv_heads, -1, size)
 
 
 def _unfold_queries(x: Tensor, num_rows: int, num_kv_heads: int, num_queries: int) -> Tensor:
-    """``[R * K, G * Q, E]`` to ``[R, Q, H, E]``."""
+    """Reshape ``[R * K, G * Q, E]`` to ``[R, Q, H, E]``."""
     x = x.view(num_rows, num_kv_heads, -1, num_queries, x.shape[-1])
     return x.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
 def _fold_keys(x_RSKE: Tensor) -> Tensor:
-    """``[R, S, K, E]`` to ``[R * K, S, E]``."""
+    """Reshape ``[R, S, K, E]`` to ``[R * K, S, E]``."""
     return x_RSKE.transpose(1, 2).flatten(0, 1)
 
 
 def _unfold_keys(x: Tensor, num_rows: int) -> Tensor:
-    """``[R * K, S, E]`` to ``[R, S, K, E]``."""
+    """Reshape ``[R * K, S, E]`` to ``[R, S, K, E]``."""
     return x.view(num_rows, -1, *x.shape[1:]).transpose(1, 2)
 
 

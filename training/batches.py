@@ -1,4 +1,4 @@
-"""From documents to one packed training step of a fixed number of tokens.
+"""Makes one packed training step, of a fixed number of tokens, from documents.
 
 Documents become rows of one length class (a multiple of 16) on a flat axis; see ``model.py``.
 Loss counts fully on what the model writes; a random tenth of what it reads counts a little.
@@ -30,7 +30,7 @@ class Row:
 
     @property
     def length(self) -> int:
-        """The length class: the inputs (all but the last token), rounded up."""
+        """Return the length class: the inputs (all but the last token), rounded up."""
         return -(-(len(self.tokens) - 1) // LENGTH_STEP) * LENGTH_STEP
 
 
@@ -46,7 +46,7 @@ class Batch:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that must exist."""
+    """Return the id of a token that must exist."""
     index = tokenizer.token_to_id(token)
     if index is None:
         raise ValueError(f"the tokenizer has no token {token!r}: build it again")
@@ -54,7 +54,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def encode(tokenizer: Tokenizer, document: Document, rng: Random) -> Row:
-    """Tokens and weights of one document; segments meet where pre-tokens end."""
+    """Return the tokens and weights of one document; segments meet where pre-tokens end."""
     tokens, weights = [token_id(tokenizer, BOS)], [0.0]
     for segment in document.segments:
         ids = tokenizer.encode(segment.text).ids
@@ -124,7 +124,7 @@ def batch_of_step(
     num_tokens: int,
     max_length: int,
 ) -> Batch:
-    """The batch of one step; a pure function of its arguments. Documents of more than
+    """Return the batch of one step; a pure function of its arguments. Documents of more than
     ``max_length`` tokens are left out."""
     rng = Random(f"weights/{seed}/{step}")
     documents = draw(seed, step, weights)

@@ -1,4 +1,4 @@
-"""Write the model card from the scores that ``training.evaluate --json`` measured."""
+"""Writes the model card from the scores that ``training.evaluate --json`` measured."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ TEMPLATE = Path(__file__).parent / "templates" / "card.md"
 
 
 def count_parameters(directory: Path) -> int:
-    """Numbers stored in the weight file; the output head is the embedding."""
+    """Return how many numbers are stored in the weight file; the output head is the embedding."""
     total = 0
     with safe_open(directory / "model.safetensors", "pt") as weights:
         for name in weights.keys():  # noqa: SIM118 (the file is no mapping)
@@ -26,7 +26,7 @@ def count_parameters(directory: Path) -> int:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The scores as a Markdown table."""
+    """Return the scores as a Markdown table."""
     lines = ["| task | n | exact match | lower bound | bar |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         bar = ""
@@ -39,7 +39,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def card(directory: Path, rows: Sequence[dict[str, Any]]) -> str:
-    """The text of ``README.md``."""
+    """Return the text of ``README.md``."""
     config = json.loads((directory / "config.json").read_text())
     return TEMPLATE.read_text().format(
         parameters=f"{count_parameters(directory) / 1e6:.1f} million",

@@ -1,4 +1,4 @@
-"""Batched greedy decoding of an exported directory, written without the trainer.
+"""Decodes greedily in batches with an exported directory; written without the trainer.
 
 Reads ``config.json``, ``model.safetensors`` and ``tokenizer.json`` and computes in fp32 with a
 dense key/value cache, so that a mistake of the trainer or of the export cannot hide.  A test
@@ -64,7 +64,7 @@ class PlainLlama:
     def forward(
         self, tokens_BT: Tensor, positions_BT: Tensor, mask: Tensor, cache: _Cache
     ) -> Tensor:
-        """Logits of the last column; ``mask`` is ``[B, 1, T, S]``, true where visible."""
+        """Return logits of the last column; ``mask`` is ``[B, 1, T, S]``, true where visible."""
         x = self.weights["model.embed_tokens.weight"][tokens_BT]
         for layer in range(self.config["num_hidden_layers"]):
             x = x + self._attention(layer, x, positions_BT, mask, cache)
@@ -106,7 +106,7 @@ class Decoder:
         self.end: int = self.model.config["eos_token_id"]
 
     def complete(self, prompts: Sequence[str], max_tokens: int, stop: str = "") -> list[str]:
-        """Greedy continuations, without the end mark; a final ``stop`` text is kept."""
+        """Return greedy continuations, without the end mark; a final ``stop`` text is kept."""
         if not all(prompt.startswith(BOS) for prompt in prompts):
             raise ValueError(f"a prompt does not begin with {BOS}: the template writes it")
         encoded = [e.ids for e in self.tokenizer.encode_batch(list(prompts))]

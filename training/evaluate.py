@@ -1,4 +1,5 @@
-"""``python -m training.evaluate``: held-out scores of the exported model, as a table and JSON."""
+"""``python -m training.evaluate`` prints held-out scores of the exported model, as a table and
+JSON."""
 
 import argparse
 import json
@@ -33,7 +34,7 @@ class Score:
 
 
 def wilson_lower_bound(correct: int, items: int, z: float = 1.96) -> float:
-    """The lower end of the 95 % Wilson score interval of a share."""
+    """Return the lower end of the 95 % Wilson score interval of a share."""
     share = correct / items
     centre = share + z * z / (2 * items)
     spread = z * math.sqrt(share * (1 - share) / items + z * z / (4 * items * items))

@@ -1,4 +1,5 @@
-"""Write a run as an ordinary Hugging Face directory: bf16 weights, tokenizer, template, configs."""
+"""Writes a run as an ordinary Hugging Face directory: bf16 weights, tokenizer, template,
+configs."""
 
 import argparse
 import json
@@ -22,7 +23,7 @@ DEFAULT_TARGET = Path(__file__).parents[1] / "src" / "quire" / "assets" / "quire
 
 
 def model_config(shape: ModelShape, tokenizer: Tokenizer) -> dict[str, Any]:
-    """``config.json``."""
+    """Return ``config.json``."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -52,7 +53,8 @@ def model_config(shape: ModelShape, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def tokenizer_config(shape: ModelShape, template: str) -> dict[str, Any]:
-    """``tokenizer_config.json``; the template writes the first token, so encoding adds none."""
+    """Return ``tokenizer_config.json``; the template writes the first token, so encoding adds
+    none."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,
@@ -94,8 +96,8 @@ def export(
 
 
 def mean_with(weights: Mapping[str, Tensor], directory: Path) -> dict[str, Tensor]:
-    """The mean of ``weights``, as they would be exported, and those of an exported model of their
-    shape."""
+    """Return the mean of ``weights``, as they would be exported, and those of an exported model of
+    their shape."""
     others = load_file(directory / "model.safetensors")
     own = {name: weight.to(torch.bfloat16).float() for name, weight in weights.items()}
     return {name: (one + others[llama_name(name)].float()) / 2 for name, one in own.items()}

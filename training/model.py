@@ -1,4 +1,5 @@
-"""The trainer's Llama: the arithmetic of ``LlamaForCausalLM``, laid out for packed CPU training.
+"""Defines the trainer's Llama: the arithmetic of ``LlamaForCausalLM``, laid out for packed CPU
+training.
 
 A step sees one flat axis of N tokens.  Everything but attention is per token, has the static shape
 ``[N, width]`` and is compiled once; attention runs over groups of equally long rows, so that
@@ -32,7 +33,7 @@ _LAYER_NAMES = {
 
 
 def llama_name(name: str) -> str:
-    """A parameter's name in ``LlamaForCausalLM``."""
+    """Return a parameter's name in ``LlamaForCausalLM``."""
     if name == "embedding":
         return "model.embed_tokens.weight"
     if name == "norm.weight":
@@ -108,7 +109,7 @@ class Block(nn.Module):
         self.down = Linear(shape.hidden_size, d, out_std)
 
     def project(self, x_ND: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every token, rotated."""
+        """Return queries, keys and values of every token, rotated."""
         h, size = self.input_norm(x_ND), self.shape.head_size
         q = rotate(self.q(h).view(len(x_ND), -1, size), cos, sin)
         k = rotate(self.k(h).view(len(x_ND), -1, size), cos, sin)
@@ -144,7 +145,7 @@ class Model(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, tokens_N: Tensor, positions_N: Tensor, groups: Sequence[RowGroup]) -> Tensor:
-        """Final hidden states ``[N, D]``."""
+        """Return final hidden states ``[N, D]``."""
         x_ND = F.embedding(tokens_N, self.embedding).to(self.dtype)
         cos, sin = self.cos[positions_N][:, None], self.sin[positions_N][:, None]
         for block in self.blocks:

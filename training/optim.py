@@ -1,4 +1,4 @@
-"""Muon for the matrices, AdamW for the embedding and the norms.
+"""Optimises the matrices with Muon, the embedding and the norms with AdamW.
 
 Muon (Jordan et al., 2024) replaces a matrix's momentum by the nearest orthogonal matrix, found with
 a Newton-Schulz iteration.  Matrices of one shape are iterated as one batch.
@@ -87,7 +87,7 @@ class Optimizer:
         self.adam = torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
 
     def step(self, scale: float) -> None:
-        """One update with all rates multiplied by ``scale``; clears the gradients."""
+        """Apply one update with all rates multiplied by ``scale``, and clear the gradients."""
         for group in self.adam.param_groups:
             group["lr"] = self.rates.embedding * scale
         self.muon.step(self.rates.matrix * scale)

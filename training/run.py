@@ -1,4 +1,5 @@
-"""``python -m training.run FOLDER``: build the tokenizer, train, export; resumes what is there.
+"""``python -m training.run FOLDER`` builds the tokenizer, trains and exports; it resumes what is
+there.
 
 With ``--from DIRECTORY`` a new run begins with the weights and the tokenizer of an exported model.
 """

@@ -1,4 +1,4 @@
-"""The held-out tasks: how their prompts are drawn and how a reply is judged."""
+"""Defines the held-out tasks: how their prompts are drawn and how a reply is judged."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class Task:
     kind: str | None = None
 
     def documents(self, count: int, seed: int) -> list[Document]:
-        """Different held-out documents, the same for the same seed."""
+        """Return different held-out documents, the same for the same seed."""
         rng, chosen = Random(f"{self.name}/{seed}"), dict[str, Document]()
         while len(chosen) < count:
             document = self.sample(rng, Split.HELD_OUT)
@@ -43,13 +43,13 @@ class Task:
 
 
 def final_answer(text: str) -> str | None:
-    """What stands after the last ``Answer:``."""
+    """Return what stands after the last ``Answer:``."""
     _, mark, tail = text.rpartition("Answer:")
     return tail.strip() if mark else None
 
 
 def judge_answer(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """The text after ``Answer:`` equals that of the reference."""
+    """Return for each document whether the text after ``Answer:`` equals that of the reference."""
     replies = decoder.complete([d.prompt for d in documents], max_tokens=120)
     return [
         final_answer(reply) == final_answer(document.answer)
@@ -58,19 +58,21 @@ def judge_answer(decoder: Decoder, documents: list[Document]) -> list[bool]:
 
 
 def judge_text(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """The whole reply equals the reference."""
+    """Return for each document whether the whole reply equals the reference."""
     replies = decoder.complete([d.prompt for d in documents], max_tokens=120)
     return [r.strip() == d.answer for r, d in zip(replies, documents, strict=True)]
 
 
 def judge_array(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """The array behind a bracket that a schema sets equals the reference."""
+    """Return for each document whether the array behind a bracket that a schema sets equals the
+    reference."""
     replies = decoder.complete([d.prompt for d in documents], max_tokens=120)
     return [f"[{r.strip()}" == d.answer for r, d in zip(replies, documents, strict=True)]
 
 
 def judge_call(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """One call of the right function with the right arguments, in any order."""
+    """Return for each document whether the reply is one call of the right function with the right
+    arguments, in any order."""
     replies = decoder.complete([d.prompt for d in documents], max_tokens=120)
     return [
         parse_call(reply) == parse_call(document.answer)
@@ -79,7 +81,7 @@ def judge_call(decoder: Decoder, documents: list[Document]) -> list[bool]:
 
 
 def parse_call(text: str) -> object:
-    """The JSON of a single call; None for anything else, such as a key given twice."""
+    """Return the JSON of a single call; None for anything else, such as a key given twice."""
     body = text.strip()
     if not (body.startswith(CALL_OPEN) and body.endswith(CALL_CLOSE)):
         return None
@@ -98,7 +100,8 @@ def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def judge_list(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """As many numbered lines as the reference, all different, all of the right category."""
+    """Return for each document whether the reply has as many numbered lines as the reference, all
+    different, all of the right category."""
     replies = decoder.complete([d.prompt for d in documents], max_tokens=120)
     return [_same_list(r, d.answer) for r, d in zip(replies, documents, strict=True)]
 
@@ -116,7 +119,7 @@ def _same_list(reply: str, reference: str) -> bool:
 
 
 def judge_reports(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """The sentence after a tool's result equals the reference."""
+    """Return for each document whether the sentence after a tool's result equals the reference."""
     prompts = [BOS + "".join(s.text for s in d.segments[:-1]) for d in documents]
     replies = decoder.complete(prompts, max_tokens=60)
     wanted = [d.segments[-1].text.removesuffix("<|end|>") for d in documents]
@@ -124,12 +127,12 @@ def judge_reports(decoder: Decoder, documents: list[Document]) -> list[bool]:
 
 
 def judge_react(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """Runs the loop: the model acts, real tools answer, until an answer or eight actions."""
+    """Run the loop: the model acts, real tools answer, until an answer or eight actions."""
     return _closed_loop(decoder, documents, react.OBSERVATION, _observe)
 
 
 def judge_codeact(decoder: Decoder, documents: list[Document]) -> list[bool]:
-    """Runs the line of Python that the model wrote and feeds back what it prints."""
+    """Run the line of Python that the model wrote and feed back what it prints."""
     return _closed_loop(decoder, documents, codeact.RESULT, lambda text, _: _execute(text))
 
 
@@ -159,7 +162,7 @@ def _closed_loop(
 
 
 def _observe(text: str, records: Mapping[tuple[str, str], str]) -> str:
-    """The observation for the last action in the text."""
+    """Return the observation for the last action in the text."""
     action = text.rpartition("Action: ")[2].partition("\n")[0]
     name, _, arguments = action.removesuffix(")").partition("(")
     if name == "lookup":
@@ -180,7 +183,7 @@ def _execute(text: str) -> str:
 
 
 def _with_report(rng: Random, split: Split) -> Document:
-    """A held-out call that goes on with its result and a sentence."""
+    """Return a held-out call that goes on with its result and a sentence."""
     while True:
         sampler = rng.choice([functions.sample_known, functions.sample_unseen])
         document = sampler(rng, split)

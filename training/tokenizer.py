@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE whose pieces make copying easy.
+"""Builds the tokenizer: byte-level BPE whose pieces make copying easy.
 
 Digits stand alone.  Words that the corpus uses often are one token each, with and without the space
 before them (``ignore_merges`` finds them whole, as in Llama 3).  Everything else falls apart into
@@ -45,7 +45,7 @@ def _corpus(rng: Random, num_documents: int) -> Iterator[str]:
 
 
 def _merges(rng: Random, num_words: int) -> list[tuple[str, str]]:
-    """The most useful pairs of bytes inside words."""
+    """Return the most useful pairs of bytes inside words."""
     words = [made_up(rng, Split.TRAIN) for _ in range(num_words)]
     words += [word.capitalize() for word in words[::2]]
     words += [
@@ -65,7 +65,7 @@ def _merges(rng: Random, num_words: int) -> list[tuple[str, str]]:
 
 
 def _frequent_words(texts: Iterable[str], count: int, known: set[str]) -> list[str]:
-    """The most frequent pre-tokens of two characters or more, most frequent first."""
+    """Return the most frequent pre-tokens of two characters or more, most frequent first."""
     split, seen = _pre_tokenizer(), Counter[str]()
     for text in texts:
         seen.update(piece for piece, _ in split.pre_tokenize_str(text))

@@ -1,4 +1,4 @@
-"""The training loop: schedule, checkpoints, held-out scores on the way.
+"""Runs the training loop: schedule, checkpoints, held-out scores on the way.
 
 A run is a folder.  ``plan.json`` in it is read again on every start, so that a stopped run goes on
 with other family weights or another number of steps.
@@ -64,12 +64,12 @@ class Plan:
         return cls(stages=stages, schedule=schedule, rates=Rates(**raw.pop("rates", {})), **raw)
 
     def weights_at(self, step: int) -> Mapping[str, float]:
-        """The weights of the last stage that has begun."""
+        """Return the weights of the last stage that has begun."""
         begun = [stage for stage in self.stages if stage.first_step <= step]
         return max(begun, key=lambda stage: stage.first_step).weights
 
     def scale_at(self, step: int) -> float:
-        """The scale of the learning rates, interpolated from the schedule."""
+        """Return the scale of the learning rates, interpolated from the schedule."""
         for (start, first), (end, last) in pairwise(self.schedule):
             if start <= step < end:
                 return first + (last - first) * (step - start) / (end - start)
@@ -136,7 +136,7 @@ class Trainer:
         return True
 
     def advance(self) -> Tensor:
-        """One step; returns the mean loss over what the model writes."""
+        """Train for one step; return the mean loss over what the model writes."""
         plan = self.plan
         weights = plan.weights_at(self.step)
         batch = batch_of_step(

@@ -1,4 +1,4 @@
-"""Admission by the working sets of programs, against plain LRU, with more agents than fit.
+"""Compares admission by the working sets of programs with plain LRU, with more agents than fit.
 
     python benchmarks/autellix/admission.py [--quick] [--over 1 2 4 8] [--seeds 1 2 3]
 
@@ -44,7 +44,7 @@ SYSTEMS = {
 
 
 def mean_context(workload: str) -> float:
-    """Tokens of a program's context, on average over its calls and over programs."""
+    """Return the mean number of tokens of a program's context, over its calls and over programs."""
     plans = draw_programs(create_workload(workload), NUM_SAMPLES, ~0)
     lengths = [
         length + call.num_output

@@ -1,4 +1,5 @@
-"""Balancers on several engines, and how throughput grows with their number (Figs. 14 and 15).
+"""Compares balancers on several engines, and shows how throughput grows with the number of engines
+(Autellix, Figs. 14 and 15).
 
     python benchmarks/autellix/balancers.py [--quick] [--workloads sharegpt lats] [--loads 1 2 4]
     python benchmarks/autellix/balancers.py --parts replicas --replicas 1 4 --rows rows.jsonl
@@ -87,7 +88,8 @@ def balancer_table(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
 def replica_table(
     rows_by_number: Mapping[int, Sequence[Row]], slo_s: float
 ) -> list[dict[str, str]]:
-    """``of linear``: the rate over that of one engine, over the number of engines."""
+    """Return a row for each number of engines: the rate that they sustain in programs per second
+    and, under ``of linear``, that rate over the same number of times the rate of one engine."""
     found = {
         number: rates_of(rows, slo_s)[str(number)]["mean"]
         for number, rows in rows_by_number.items()
@@ -144,7 +146,7 @@ def compare_balancers(workload: str, arguments: Any, kept: KeptRows) -> dict[str
 
 
 def grow(arguments: Any, kept: KeptRows) -> dict[str, Any]:
-    """Throughput with 1 to 8 engines."""
+    """Measure the throughput with 1 to 8 engines; print, draw and return it."""
     workload = "sharegpt"
     numbers = arguments.replicas or (QUICK_REPLICAS if arguments.quick else REPLICAS)
     trace = trace_of(workload, arguments)

@@ -1,4 +1,5 @@
-"""Where the time of programs goes: calls under way, waiting, cache hits, control (Figs. 4-7, 17).
+"""Shows where the time of programs goes: calls under way, waiting, cache hits, control (Autellix,
+Figs. 4-7 and 17).
 
     python benchmarks/autellix/breakdown.py [--quick] [--workloads sharegpt lats] [--load 1.0]
 
@@ -48,7 +49,8 @@ Points = list[tuple[float, float]]
 
 
 def figures_of(runs: Mapping[str, Recorded]) -> dict[str, dict[str, Points]]:
-    """The lines of Figs. 4, 6 and 7 by policy; of Fig. 7 under the first of them."""
+    """Return the lines of Figs. 4, 6 and 7: of Figs. 4 and 6 for each policy, of Fig. 7 for the
+    first of them."""
     first = next(iter(runs.values()))
     begun: dict[ProgramId, float] = {}
     for call in first.calls:
@@ -69,7 +71,7 @@ def figures_of(runs: Mapping[str, Recorded]) -> dict[str, dict[str, Points]]:
 
 
 def per_token(workload: str, runs: Mapping[str, Recorded]) -> list[dict[str, Any]]:
-    """Fig. 17: milliseconds for each generated token."""
+    """Return the rows of Fig. 17: milliseconds for each generated token, by policy."""
     rows = []
     for name, run in runs.items():
         num_tokens = sum(one.num_output_tokens for one in run.outcomes)
@@ -89,7 +91,8 @@ def per_token(workload: str, runs: Mapping[str, Recorded]) -> list[dict[str, Any
 def waiting_shares(
     workloads: Sequence[str], loads: Sequence[float], seed: int, arguments: Any
 ) -> list[dict[str, Any]]:
-    """Fig. 5: the mean over programs of waiting and of engine time, under ``fcfs``."""
+    """Return the rows of Fig. 5: the means over programs of waiting and of engine time, in seconds,
+    by load under ``fcfs``."""
     numbers = QUICK_NUM_PROGRAMS if arguments.quick else NUM_PROGRAMS
     tasks = [
         Task(

@@ -1,4 +1,4 @@
-"""Blocks moved between device and host together, against one at a time (Autellix, Fig. 19).
+"""Moves blocks between device and host together and one at a time (Autellix, Fig. 19).
 
     python benchmarks/autellix/bulk.py [--quick] [--blocks 1 16 128]
 
@@ -60,7 +60,7 @@ def pools(num_blocks: int) -> dict[str, KVPool]:
 
 
 def move(pool: KVPool, blocks: list[I32]) -> float:
-    """Seconds for an operation out and one back for each of ``blocks``."""
+    """Return the seconds for an operation out and one back for each of ``blocks``."""
     began_s = time.perf_counter()
     for some in blocks:
         pool.swap_out(some, some)

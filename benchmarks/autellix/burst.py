@@ -1,4 +1,5 @@
-"""Far more programs at once than fit: the time until all have ended (Autellix, Fig. 16).
+"""Starts far more programs at once than fit, and measures the time until all have ended (Autellix,
+Fig. 16).
 
     python benchmarks/autellix/burst.py [--quick] [--programs 4000] [--fit 40]
 

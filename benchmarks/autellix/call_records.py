@@ -1,4 +1,4 @@
-"""The calls of one simulated run, as control tells of them, and what figures are made of them."""
+"""Records the calls of one simulated run as control reports them, and derives figures from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One run. ``control_s``: processor time of control, which alone is measured."""
+    """One run. ``control_s``: the processor time of control in seconds, the one figure that is
+    measured."""
 
     calls: Sequence[CallRecord]
     outcomes: Sequence[ProgramOutcome]
@@ -50,7 +51,8 @@ class Recorded:
 
 
 def record(study: Study, scheduler: SchedulerConfig) -> Recorded:
-    """Play ``study`` and keep its calls; the policy is one of a node's."""
+    """Play ``study`` and keep its calls; ``scheduler`` names one of the policies that a node can
+    run."""
     study = study.settled()
     plans = draw_programs(create_workload(study.workload), study.num_programs, study.seed)
     calls = Calls()
@@ -60,7 +62,8 @@ def record(study: Study, scheduler: SchedulerConfig) -> Recorded:
 
 
 def live_calls(calls: Iterable[CallRecord], num_points: int) -> list[tuple[float, float]]:
-    """How many calls were under way, on average over each of ``num_points`` equal times."""
+    """Divide the run into ``num_points`` equal times; return the middle of each in seconds, and how
+    many calls were under way in it, on average."""
     spans = [(one.arrival_s, one.end_s) for one in calls if one.end_s is not None]
     width = max(end for _, end in spans) / num_points
     points = []
@@ -74,8 +77,8 @@ def live_calls(calls: Iterable[CallRecord], num_points: int) -> list[tuple[float
 def binned(
     pairs: Iterable[tuple[float, float]], edges: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """The mean of the second figure for each range of the first that has any; ranges begin at
-    ``edges``, and the last has no end."""
+    """Return, for each range of the first figure that occurs, the mean of the second. Ranges begin
+    at ``edges``, and the last one has no end."""
     groups: dict[float, list[float]] = {}
     for where, value in pairs:
         below = [edge for edge in edges if edge <= where]
@@ -89,7 +92,8 @@ def wait_ratio(waiting_s: float, service_s: float) -> float:
 
 
 def by_output(calls: Iterable[CallRecord], edges: Sequence[float]) -> list[tuple[float, float]]:
-    """Waiting over service of calls, by their generated tokens (Fig. 6)."""
+    """Return the ratio of waiting to service of calls, by the number of their generated tokens
+    (Fig. 6)."""
     return binned(
         ((c.num_generated_tokens, wait_ratio(c.waiting_s, c.service_s)) for c in calls), edges
     )
@@ -98,14 +102,15 @@ def by_output(calls: Iterable[CallRecord], edges: Sequence[float]) -> list[tuple
 def by_calls(
     outcomes: Iterable[ProgramOutcome], edges: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """Waiting over service of programs, by their calls (Fig. 6)."""
+    """Return the ratio of waiting to service of programs, by the number of their calls (Fig. 6)."""
     return binned(((o.num_calls, wait_ratio(o.waiting_s, o.service_s)) for o in outcomes), edges)
 
 
 def by_prompt(
     calls: Iterable[CallRecord], edges: Sequence[float], chosen: Callable[[CallRecord], bool]
 ) -> list[tuple[float, float]]:
-    """The share of prompts that was found in the prefix cache, by their length (Fig. 7)."""
+    """Return the share of each prompt that was found in the prefix cache, by the prompt's length in
+    tokens (Fig. 7)."""
     pairs = []
     for call in calls:
         length = call.num_prefilled_tokens + call.num_cached_tokens

@@ -1,4 +1,5 @@
-"""Load curves of one engine: latency of programs against their rate (Autellix, Figs. 12 and 13).
+"""Draws load curves of one engine: latency of programs against their rate (Autellix, Figs. 12 and
+13).
 
     python benchmarks/autellix/curves.py [--quick] [--workloads sharegpt mixed] [--systems quire]
 
@@ -70,7 +71,7 @@ def settings_of(trace: Trace) -> dict[str, Any]:
 
 
 def earlier_rows(path: Path, settings: Mapping[str, Any], played: Sequence[str]) -> list[Row]:
-    """The rows of other systems than ``played`` that ``path`` has."""
+    """Return the rows in ``path`` of systems that are not in ``played``."""
     if not path.exists():
         raise SystemExit(f"{path} does not exist: run without --systems first")
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -100,7 +101,7 @@ def throughputs(rows: Sequence[Row], alone_s: float) -> list[dict[str, str]]:
 
 
 def at_load(rows: Sequence[Row], load: float) -> list[dict[str, object]]:
-    """All figures of each system at one load, as means over seeds."""
+    """Return all figures of each system at one load, as means over seeds."""
     table: list[dict[str, object]] = []
     for name in SYSTEMS:
         own = [row for row in rows if row["system"] == name and row["load"] == load]

@@ -1,4 +1,4 @@
-"""The disk tier's bytes per second, against the file system it stands on.
+"""Measures the disk tier's bytes per second against those of the file system below it.
 
     python benchmarks/autellix/disk.py [--quick] [--dir DIR] [--blocks 256]
 

@@ -1,4 +1,5 @@
-"""The queues of ``plas`` and ``atlas``: thresholds, quanta, beta and the share of promoted calls.
+"""Varies the queues of ``plas`` and ``atlas``: thresholds, quanta, beta and the share of promoted
+calls.
 
     python benchmarks/autellix/levels.py [--quick] [--workloads sharegpt lats] [--load 1.5]
 

@@ -1,4 +1,4 @@
-"""Simulated runs, one after the other or on several cores, with a line for each.
+"""Plays simulated runs, one after the other or on several cores, and prints a line for each.
 
 Virtual time: neither the machine nor the number of processes changes a figure, but for those that
 are named so (``control_s``).
@@ -24,7 +24,8 @@ from quire.simulation.workloads import create_workload, draw_programs
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``label``: for the line that is printed when it has run."""
+    """One run to be played. ``label``: what the line says that is printed when it has been
+    played."""
 
     label: str
     study: Study
@@ -32,7 +33,7 @@ class Task:
 
 
 def play(task: Task) -> StudyResult:
-    """Run ``task`` here."""
+    """Play ``task`` in this process."""
     study, system = task.study.settled(), task.system
     if system.is_caching:
         return examine(study, system.scheduler)
@@ -85,7 +86,8 @@ def play_all(
 
 
 def simulation_parser(description: str | None) -> argparse.ArgumentParser:
-    """The options of scripts that simulate: those of every script, seeds and processes."""
+    """Return a parser of the options of scripts that simulate: those of every script, seeds and
+    processes."""
     made = plain_parser(description)
     made.add_argument("--seeds", nargs="+", type=int, default=None, help="default: 1 2 3")
     made.add_argument(

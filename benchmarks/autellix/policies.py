@@ -1,4 +1,5 @@
-"""Policies and bounds on simulated engines with identical steps (Autellix, Fig. 18).
+"""Compares policies, and bounds that no node can reach, on simulated engines with identical steps
+(Autellix, Fig. 18).
 
     python benchmarks/autellix/policies.py [--quick] [--loads 0.9 1.5] [--workloads sharegpt lats]
 

@@ -1,4 +1,5 @@
-"""The policy ``quire`` beside every other one and the bounds, on five workloads at three loads.
+"""Compares the policy ``quire`` with every other one and with the bounds, on five workloads at
+three loads.
 
     python benchmarks/autellix/quire_policy.py [--quick] [--workloads bfcl] [--loads 0.95]
 
@@ -40,8 +41,8 @@ Row = Mapping[str, object]
 
 
 def compare(rows: Sequence[Row]) -> dict[str, float | str]:
-    """One trace with one seed: how much worse ``quire`` is than the best other policy, and than
-    ``gittins``; nothing for what was not played."""
+    """Return, for one trace with one seed, how much worse ``quire`` is than the best other policy
+    and than ``gittins``. What was not played is left out."""
     by_policy = {str(one["policy"]): one for one in rows}
     found: dict[str, float | str] = {}
     if "quire" not in by_policy:
@@ -63,7 +64,8 @@ def compare(rows: Sequence[Row]) -> dict[str, float | str]:
 
 
 def over_seeds(load: float, found: Sequence[Mapping[str, float | str]]) -> list[Row]:
-    """A line for each measure of one load: medians, and in brackets the worst seed."""
+    """Return a row for each measure of one load: the median over seeds and, in brackets, the worst
+    seed."""
     lines: list[Row] = []
     for measure in MEASURES:
         line: dict[str, object] = {"load": load, "measure": measure}

@@ -1,4 +1,5 @@
-"""Throughput at equal latency: the rate of arrivals at which a system reaches a given latency."""
+"""Finds the throughput at equal latency: the rate of arrivals at which a system reaches a given
+latency."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``bound``: ``>`` if the latency was not reached at any rate that was tried, of which this is
-    the highest, ``<`` if it was exceeded at the lowest already."""
+    """A rate of arrivals. ``bound``: ``>`` if the latency was not reached at any rate that was
+    tried, of which this is the highest; ``<`` if it was exceeded at the lowest already."""
 
     value: float
     bound: Literal["", "<", ">"] = ""
@@ -38,7 +39,7 @@ def rate_at(points: Sequence[tuple[float, float]], latency_s: float) -> Rate:
 
 
 def ratio_of(ours: Rate, other: Rate) -> Rate | None:
-    """How many times the other's rate ours is; None where both are bounds that say nothing."""
+    """Return our rate over the other one; None where both are bounds of which nothing follows."""
     opposite: dict[str, Literal["", "<", ">"]] = {"": "", "<": ">", ">": "<"}
     bounds = {ours.bound, opposite[other.bound]} - {""}
     if len(bounds) > 1:
@@ -56,6 +57,6 @@ def median_of(rates: Sequence[Rate]) -> str:
 
 
 def over(ours: Mapping[int, Rate], other: Mapping[int, Rate]) -> str:
-    """The median of the ratios of the same seed, for a table."""
+    """Return the median of the ratios of rates of the same seed, as text for a table."""
     ratios = [ratio_of(ours[seed], other[seed]) for seed in ours if seed in other]
     return median_of([one for one in ratios if one is not None])

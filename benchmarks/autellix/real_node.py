@@ -1,4 +1,4 @@
-"""Plans of the simulator, played on a real node: the same calls at the same times, real tokens.
+"""Plays plans of the simulator on a real node: the same calls at the same times, with real tokens.
 
 Owns the client of a program. Response times run from the scheduled arrival, as in the simulator.
 """
@@ -31,7 +31,8 @@ async def started(config: NodeConfig) -> AsyncIterator[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One program. ``late_s``: how much after its scheduled arrival the client began with it."""
+    """One program that was played. ``late_s``: how long after its scheduled arrival the client
+    began with it, in seconds."""
 
     response_s: float
     late_s: float
@@ -40,8 +41,8 @@ class Played:
 async def play_plans(
     node: Node, plans: Sequence[ProgramPlan], times_s: Sequence[float], seed: int
 ) -> list[Played]:
-    """All programs of one run; ``seed``: of the texts, so that runs find nothing of each other in
-    the prefix cache."""
+    """Play all programs of one run. ``seed``: that of their texts, so that runs find nothing of one
+    another in the prefix cache."""
     began_s = time.perf_counter()
 
     async def program(number: int, plan: ProgramPlan, at_s: float) -> Played:

@@ -1,4 +1,4 @@
-"""All figures of Autellix's evaluation with one command; each script draws its own.
+"""Produces all figures of Autellix's evaluation with one command; each script draws its own.
 
     python benchmarks/autellix/run.py [--only curves balancers] [--quick] [--jobs 2]
 

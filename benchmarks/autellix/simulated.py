@@ -1,4 +1,4 @@
-"""What the simulated comparisons have in common: the trace, its length and its engine.
+"""Holds what the simulated comparisons have in common: the trace, its length and its engine.
 
 Chosen before the first run and the same for all: one engine of 16 sequences, steps of 20 ms
 whatever is in them (as for Autellix's Fig. 18), four steps to a message, a cache that holds
@@ -22,13 +22,13 @@ MESSAGE_S = 4 * IDENTICAL_STEPS.step_s
 
 
 def study(workload: str, load: float, seed: int, *, quick: bool) -> Study:
-    """The trace of ``workload`` at ``load``, its rate worked out."""
+    """Return the trace of ``workload`` at ``load``, with its rate of arrivals computed."""
     num_programs = (QUICK_NUM_PROGRAMS if quick else NUM_PROGRAMS)[workload]
     return Study(workload, num_programs, seed=seed, engines=ENGINE, load=load).settled()
 
 
 def row(made: Study, policy: str, levels: LevelsConfig | None = None) -> dict[str, object]:
-    """One run, as a row of a table."""
+    """Return one run as a row of a table."""
     scheduler = SchedulerConfig(
         policy=policy, levels=levels or LevelsConfig(), step_quantum_s=MESSAGE_S
     )

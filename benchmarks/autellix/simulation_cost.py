@@ -1,4 +1,5 @@
-"""Processor time of a simulated call in the midst of a long trace, where batches are full.
+"""Measures the processor time of a simulated call in the midst of a long trace, where batches are
+full.
 
     python benchmarks/autellix/simulation_cost.py [--since 12] [--until 18] [--policy quire]
 
@@ -28,7 +29,7 @@ CALL_TOKENS = 277
 
 
 def measure(since_s: float, until_s: float, num_engines: int, policy: str) -> dict[str, float]:
-    """Figures of the virtual seconds from ``since_s`` to ``until_s``."""
+    """Return the figures of the virtual seconds from ``since_s`` to ``until_s``."""
     from quire.core.interpreter import collection_paused
     from quire.core.scheduler_config import SchedulerConfig
     from quire.simulation.engines import EngineSpec

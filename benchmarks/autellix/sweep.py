@@ -1,4 +1,5 @@
-"""Contenders at rising rates of arrival: what each row of a load curve says, and when one is out.
+"""Plays contenders at rising rates of arrival: what each row of a load curve contains, and when a
+contender is out.
 
 Owns the order of runs: at each rate every contender with every seed, then the next rate. Who is
 far above the latency that matters is not run at higher rates: the queue only grows.
@@ -41,7 +42,8 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """``num_programs``: for one engine; n engines get n times as many."""
+    """Programs of ``workload`` at rising loads. ``num_programs``: their number for one engine; n
+    engines get n times as many."""
 
     workload: str
     num_programs: int
@@ -49,7 +51,7 @@ class Trace:
     loads: Sequence[float]
 
     def study(self, engines: EngineSpec, load: float, seed: int) -> Study:
-        """Rates are the same for all seeds."""
+        """Return the run of this load and seed. All seeds have the same rate of arrivals."""
         rate = load * Study(self.workload, 1, engines=engines).capacity()
         return Study(
             self.workload,
@@ -74,7 +76,7 @@ class KeptRows:
                 self._rows[_key_of(row)] = row
 
     def get(self, name: str, load: float, study: Study) -> Row | None:
-        """The row of that run, if it was made."""
+        """Return the row of that run, if it was made."""
         programs, engines = study.num_programs, study.engines.num_engines
         return self._rows.get((study.workload, name, engines, programs, load, study.seed))
 
@@ -92,7 +94,7 @@ def _key_of(row: Row) -> tuple[Any, ...]:
 
 
 def latency_alone_s(workload: str, engines: EngineSpec) -> float:
-    """The mean latency of a token of programs that run one after the other."""
+    """Return the mean latency of a token, in seconds, of programs that run one after the other."""
     study = Study(workload, _NUM_ALONE, engines=engines, arrivals=Arrivals("closed", width=1))
     [found] = play_all([Task(f"{workload}, one at a time", study, SYSTEMS["fcfs"])], 1)
     return found.summary.token_latency_s.mean
@@ -105,7 +107,9 @@ def sweep(
     num_jobs: int,
     kept: KeptRows | None = None,
 ) -> list[Row]:
-    """One row for each run. Runs whose rows ``kept`` has are not made again; it gets the others."""
+    """Play all contenders at all loads with all seeds, and return a row for each run. A contender
+    whose mean latency is beyond ``GIVE_UP`` times ``slo_s`` with every seed is not played at higher
+    loads. Runs whose rows ``kept`` has are not made again; it gets the others."""
     rows: list[Row] = []
     left = dict(contenders)
     for load in trace.loads:
@@ -147,7 +151,8 @@ def _play_rows(
 
 
 def row_of(name: str, load: float, study: Study, found: StudyResult) -> Row:
-    """Latencies are those of a token of a program (Autellix, 6.2); None stands for infinite."""
+    """Return one run as a row. Latencies are seconds per token of a program (Autellix, 6.2); None
+    stands for infinite."""
     summary = found.summary
     num_prompt = summary.num_prefilled_tokens + summary.num_cached_tokens
     row: Row = {
@@ -199,8 +204,8 @@ def _curve(rows: Sequence[Row], seed: int, tail: str) -> list[tuple[float, float
 
 
 def mean_curve(rows: Sequence[Row], name: str, figure: str, part: str) -> list[tuple[float, float]]:
-    """The mean over seeds at each rate of one part of a figure, for a drawing; rates at which a
-    program failed are left out."""
+    """Return the mean over seeds at each rate of one part of a figure, for a drawing. Rates at
+    which a program failed are left out."""
     own = [row for row in rows if row["system"] == name]
     points = []
     for rate in sorted({row["rate"] for row in own}):

@@ -1,4 +1,4 @@
-"""The modelled engine of the load curves, and the systems that are compared on it.
+"""States the modelled engine of the load curves, and the systems that are compared on it.
 
 The engine is Llama 3.1 8B in bf16 on an A10 with 24 GB, by its figures: 16 GB of weights are read
 at 500 GB/s for a step, and 131,072 bytes of cache for each token that a sequence attends to; a
@@ -47,7 +47,8 @@ _NEVER = PausingConfig(above=0.0)
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """``is_caching``: what an earlier call of the program has computed can be found."""
+    """One system. ``is_caching``: whether what an earlier call of the program has computed can be
+    found."""
 
     scheduler: SchedulerConfig
     is_caching: bool = True
@@ -77,8 +78,8 @@ compares them (*vLLM* and *vLLM-opt*)."""
 
 
 def uncached(plan: ProgramPlan) -> ProgramPlan:
-    """The same calls, each with a prompt of its own that nothing else has: what the program takes
-    of engines that keep nothing between calls."""
+    """Return the same calls, each with a prompt of its own that nothing else has: the program's
+    work for engines that keep nothing between calls."""
     return ProgramPlan(
         plan.kind,
         tuple(

@@ -1,4 +1,4 @@
-"""The simulator against the real engine: the same programs on a node and in virtual time.
+"""Compares the simulator with the real engine: the same programs run on a node and in virtual time.
 
     python benchmarks/autellix/validate.py [--quick] [--profile FILE] [--seconds 40]
 
@@ -164,7 +164,7 @@ class Served:
 
 
 async def on_node(policy: str, load: Load, seed: int, cost: Mapping[str, float]) -> Served:
-    """``load`` on a node of its own, behind a warm-up."""
+    """Play ``load`` on a node of its own, after a warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.log"
         scheduler = SchedulerConfig(policy=policy)
@@ -210,7 +210,9 @@ def tell(text: str) -> None:
 def row_of(
     load: Load, policy: str, real: Figures, model: Figures, own: Figures, late_s: float
 ) -> Row:
-    """``own``: of the simulator with the costs of the run itself."""
+    """Return the row of one load under one policy: what was measured, what was simulated, and how
+    far off that is. ``own``: what the simulator says with the costs of the run itself; ``late_s``:
+    how late the latest client began, in seconds."""
     row: Row = {"load": load.share, "policy": policy, "programs": len(load.plans)}
     for name in ("response_mean", "response_p95", "latency_mean", "latency_p95"):
         measured, modelled = getattr(real, name), getattr(model, name)
@@ -247,7 +249,7 @@ def _ranked_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def shown(row: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row as the table has it: a line for each figure."""
+    """Return the lines of a row in the table, one for each figure."""
     lines = []
     for name in ("response_mean", "response_p95", "latency_mean", "latency_p95"):
         scale, unit = (1, "s") if name.startswith("response") else (1000, "ms/token")

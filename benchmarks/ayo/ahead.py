@@ -1,4 +1,4 @@
-"""What runs ahead in a paced query, and the values by which its runs are told apart.
+"""Says what runs ahead in a paced query, and by which values its runs are told apart.
 
 Texts are replaced by names: a value is named after its primitive and what this has worked on, so
 that what follows from a wrong supposition has another name. How a search and a ranking turn out is

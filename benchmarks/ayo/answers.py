@@ -1,4 +1,4 @@
-"""How often applications answer right: held-out facts in HTML, PDF and Markdown.
+"""Measures how often applications answer right: held-out facts in HTML, PDF and Markdown.
 
 Each query brings one file of about 50 facts, which the node reads, cuts, embeds and searches with
 the defaults of the application; the answer must equal the fact's value. The bound that counts is
@@ -72,7 +72,8 @@ class Asked:
 
 
 def questions(num: int, seed: int, *, absent: bool) -> Iterator[Asked]:
-    """The same for the same arguments; names and made-up words occur in no training document."""
+    """Draw questions, the same for the same arguments; names and made-up words occur in no training
+    document."""
     rng = Random(f"answers/{seed}/{absent}")
     kinds = list(WRITERS)
     made = 0
@@ -107,7 +108,7 @@ def _crossed(facts: list[Fact], said: set[tuple[str, str]]) -> list[Fact]:
 
 
 async def ask(node: Node, program: Inferlet, asked: Asked, mode: str) -> str:
-    """The answer, or the error that came in its place."""
+    """Return the answer, or the error that came in its place."""
     config = {"answer": {"synthesis": mode}}
     handle = node.launch(
         program, (json.dumps(asked.query), json.dumps(config)), tenant=DEFAULT_TENANT
@@ -121,7 +122,7 @@ async def ask(node: Node, program: Inferlet, asked: Asked, mode: str) -> str:
 
 
 async def measure(node: Node, name: str, mode: str, arguments: Namespace) -> dict[str, object]:
-    """One row: questions of one application, some at once."""
+    """Return one row: how the questions of one application were answered, some at once."""
     program = workflow(find_application(name))
     num_absent = max(1, arguments.num // 5)
     asked = [*questions(arguments.num, arguments.seed, absent=False)]

@@ -1,5 +1,5 @@
-"""The paper's applications: the product's templates, with prompts whose instruction and question
-stand in front, as in the paper, because both are known early."""
+"""Names the paper's applications: the product's templates, with prompts whose instruction and
+question stand in front, as in the paper, because both are known early."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ MODEL_OF_ROLE: Mapping[str, str] = MappingProxyType({"proxy": "llama-2-7b", "lig
 
 
 def models_of(application: Application, core: str) -> dict[str, str]:
-    """The model of each role, which has instances of its own."""
+    """Return the model of each role, by the name under which it is served; each has instances of
+    its own."""
     return {role: MODEL_OF_ROLE.get(role, core) for role in application.roles.values()}
 
 

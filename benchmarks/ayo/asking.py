@@ -1,5 +1,5 @@
-"""``Program``: what one query asks control, whoever orchestrates it. Only texts are replaced by
-their lengths."""
+"""``Program`` issues what one query asks control, whoever orchestrates it. Only texts are replaced
+by their lengths."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ class Program:
                 told(action)
 
     def failed(self, action: Fail) -> None:
-        """A command that was cancelled."""
+        """Forget a command that was cancelled."""
         self._waiting.pop(action.command, None)
 
     def soon(self, done: Done) -> None:
-        """Control is still at work when it answers: what follows comes behind that."""
+        """Call ``done`` after what is under way now: control is still at work when it answers."""
         self.world.simulation.after(0.0, done)
 
     def encode(self, model: ModelId, num: int, place: Place, done: Done, priority: int = 0) -> None:
-        """``num`` texts at once."""
+        """Encode ``num`` texts at once; ``done`` is called at the end."""
         ones, zeros = np.ones(num, np.int32), np.zeros(num, np.int32)
         command = Encode(id=self.command(), tokens=zeros, types=zeros, lengths=ones)
 
@@ -148,7 +148,8 @@ class ModelCall:
         self._program.post(CloseQueue(self._queue))
 
     def fork(self, place: Place, priority: int) -> ModelCall:
-        """A call that begins with the whole pages of this one, and computes the rest again."""
+        """Return a call that begins with the whole pages of this one, and computes the rest
+        again."""
         forked = self._program.open_call(self._model, place, priority)
         num_pages = self._cursor // PAGE_SIZE
         forked._pages = self._pages[:num_pages]
@@ -175,8 +176,8 @@ class ModelCall:
         self._program.post(Issue(self._queue, [*self._new_pages, command]))
 
     def write(self, total: int, mark: int, done: Done) -> None:
-        """An answer of ``total`` tokens; ``done`` is called when ``mark`` of them are there. It may
-        be called again for other marks of the same answer."""
+        """Write an answer of ``total`` tokens; ``done`` is called when ``mark`` of them are there.
+        It may be called again for other marks of the same answer."""
         self._marks.append((mark, done))
         if not self._has_begun:
             self._has_begun = True

@@ -13,7 +13,7 @@ VIRTUAL = "virtual time"
 
 
 def draw(name: str, path: Path, rows: Sequence[Row]) -> None:
-    """One file for each figure of the paper; the sensitivity is a table alone."""
+    """Draw one file for each figure of the paper; the sensitivity is a table alone."""
     if name == "fig1":
         _bars(path, "shares of one query under LlamaDist", "share", rows, ("application", "module"))
     elif name == "fig3":

@@ -104,7 +104,7 @@ class Server:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def ask(self, duration_s: float, done: Callable[[], None]) -> None:
-        """``done`` is called when it has worked for so long."""
+        """Call ``done`` after ``duration_s`` of work, once it is this one's turn."""
 
         def ended() -> None:
             self.leave()
@@ -113,7 +113,7 @@ class Server:
         self.enter(lambda: self._simulation.after(duration_s, ended))
 
     def enter(self, begin: Callable[[], None]) -> None:
-        """``begin`` is called when there is room; who has begun calls ``leave``."""
+        """Call ``begin`` when there is room; who has begun calls ``leave``."""
         if self._num_free:
             self._num_free -= 1
             begin()
@@ -138,7 +138,7 @@ class Gathering:
         self._num_texts = self._num_rounds = 0
 
     def enter(self, num_texts: int, begin: Callable[[], None]) -> None:
-        """``begin`` is called when they are let in."""
+        """Call ``begin`` when they are let in."""
         self._waiting.append(begin)
         self._num_texts += num_texts
         if self._num_texts >= self._enough:

@@ -1,5 +1,5 @@
-"""The rows of each of the paper's figures: who took how long. Nothing is measured on the machine
-that plays them, so the same options give the same rows."""
+"""Computes the rows of each of the paper's figures: who took how long. Nothing is measured on the
+machine that plays them, so the same options give the same rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ CORE_OF_ABLATIONS, CORE_OF_COLOCATED = "llama-30b", "llama-2-13b"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``shares``: of the rate at which LlamaDist-TO is saturated."""
+    """What all figures are played with. ``shares``: of the rate at which LlamaDist-TO is
+    saturated."""
 
     stated: Stated
     num_queries: int
@@ -35,13 +36,14 @@ class Setting:
         return poisson(share * rate, self.num_queries)
 
     def mean_s(self, system: System, load: Load, core: str) -> tuple[float, float]:
-        """And P99."""
+        """Return the mean latency of a query and the 99th percentile, in seconds."""
         (found,) = play(system, [load], self.stated, core)
         return round(found.mean_s, 3), round(found.p99_s, 3)
 
 
 def breakdown(setting: Setting, core: str) -> list[Row]:
-    """Fig. 1: what each module of LlamaDist takes, and which share that is."""
+    """Return the rows of Fig. 1: the seconds of each module of LlamaDist, and their share of the
+    whole."""
     rows: list[Row] = []
     for application in APPLICATIONS.values():
         query = play_one(CHAIN, application, setting.stated, core)
@@ -76,7 +78,7 @@ def _parts(
 
 
 def alone(setting: Setting, application: Application, core: str) -> list[Row]:
-    """Fig. 3: one query under each system."""
+    """Return the rows of Fig. 3: one query under each system."""
     rows: list[Row] = []
     chain_s = seconds_of(play_one(CHAIN, application, setting.stated, core))
     for name, system in {**BASELINES, **OURS_AND_AHEAD}.items():
@@ -89,7 +91,7 @@ def alone(setting: Setting, application: Application, core: str) -> list[Row]:
 def end_to_end(
     setting: Setting, application: Application, core: str, systems: Mapping[str, System]
 ) -> list[Row]:
-    """Fig. 8: mean latency against the rate, under each of ``systems``."""
+    """Return the rows of Fig. 8: mean latency against the rate, under each of ``systems``."""
     rate = saturation(CHAIN, application, setting.stated, core)
     rows: list[Row] = []
     for share in setting.shares:
@@ -122,8 +124,8 @@ def speedups(rows: Sequence[Row]) -> list[Row]:
 
 
 def co_located(setting: Setting) -> list[Row]:
-    """Fig. 9: naive and advanced RAG on the same engines, and each by itself, against LlamaDistPC.
-    Together each arrives at half of its share."""
+    """Return the rows of Fig. 9: naive and advanced RAG on the same engines, and each by itself,
+    against LlamaDistPC. Together each arrives at half of its share."""
     core, rows = CORE_OF_COLOCATED, list[Row]()
     applications = (NAIVE, ADVANCED)
     rates = [saturation(CHAIN, one, setting.stated, core) for one in applications]
@@ -148,8 +150,8 @@ def co_located(setting: Setting) -> list[Row]:
 
 
 def ablations(setting: Setting) -> list[Row]:
-    """Figs. 10 and 11: choices of passes under ``topology``, policies with all passes; one query
-    (load 0) and under load."""
+    """Return the rows of Figs. 10 and 11: choices of passes under ``topology``, policies with all
+    passes; one query (load 0) and under load."""
     core, rows = CORE_OF_ABLATIONS, list[Row]()
     contenders = [(name, "topology") for name in PASSES]
     contenders += [("all", policy) for policy in POLICIES if policy != "topology"]
@@ -165,8 +167,8 @@ def ablations(setting: Setting) -> list[Row]:
 
 
 def sensitivity(setting: Setting, core: str) -> list[Row]:
-    """Half and twice of what is assumed: how many times as fast as LlamaDist-TO and LlamaDistPC-TO
-    one query is, and queries at each share."""
+    """Halve and double what is assumed: return how many times as fast as LlamaDist-TO and
+    LlamaDistPC-TO one query is, and queries at each share."""
     rows: list[Row] = []
     for factor in (0.5, 1.0, 2.0):
         varied = replace(setting, stated=Stated().scaled(factor))
@@ -216,8 +218,8 @@ def speculation(
 def beside_speculation(
     setting: Setting, application: Application, core: str, num_pairs: int
 ) -> list[Row]:
-    """Queries that run nothing ahead, beside as many others that do not either, or that do: the
-    mean over so many pairs of arrivals, and the least and the most."""
+    """Play queries that run nothing ahead, beside as many others that do not either, or that do:
+    return the mean over so many pairs of arrivals, and the least and the most."""
     rate, rows = saturation(CHAIN, application, setting.stated, core), list[Row]()
     for share in setting.shares:
         pairs = [

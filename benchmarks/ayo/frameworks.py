@@ -1,4 +1,4 @@
-"""How other frameworks run modules (Ayo's section 7, "Baseline").
+"""Shows how other frameworks run modules (Ayo's section 7, "Baseline").
 
 *LlamaDist*: a chain, each module begins when the one before it has ended. *LlamaDistPC*: a module
 begins when those that it needs have ended, and instructions are found in the prefix cache.
@@ -30,8 +30,8 @@ NUM_COPIES = 2
 
 
 class ChainQuery(Program):
-    """LlamaDist. ``times``: seconds from the beginning to the end of each module. ``bundled``: an
-    engine takes one invocation at a time."""
+    """A query of LlamaDist, one module after another. ``times``: seconds from the beginning to the
+    end of each module. ``bundled``: an engine takes one invocation at a time."""
 
     def __init__(
         self,
@@ -129,7 +129,8 @@ class ChainQuery(Program):
 
 
 class ParallelQuery(ChainQuery):
-    """LlamaDistPC; ``cached`` is to be set."""
+    """A query of LlamaDistPC: modules run as soon as their inputs are there; ``cached`` is to be
+    set."""
 
     def begin(self) -> None:
         Program.begin(self)
@@ -150,7 +151,8 @@ class ParallelQuery(ChainQuery):
 
 
 class StepsQuery(ParallelQuery):
-    """LangGraph; ``cached`` is to be set. ``steps``: the modules of each superstep, by name."""
+    """A query of LangGraph; ``cached`` is to be set. ``steps``: the modules of each superstep, by
+    name."""
 
     def begin(self) -> None:
         self.steps: list[list[str]] = []
@@ -171,7 +173,7 @@ class StepsQuery(ParallelQuery):
 
 
 class AgentsQuery(ChainQuery):
-    """AutoGen."""
+    """A query of AutoGen."""
 
     def begin(self) -> None:
         Program.begin(self)

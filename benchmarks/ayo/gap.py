@@ -1,5 +1,5 @@
-"""How much of the distance to the paper's figures lies in what the paper does not say: baselines
-whose engines batch less well than control does, and prompts with longer instructions.
+"""Shows how much of the distance to the paper's figures lies in what the paper does not say:
+baselines whose engines batch less well than control does, and prompts with longer instructions.
 
 What is taken from elsewhere, one thing at a time and all together:
 
@@ -50,7 +50,7 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
 
 
 def rows(setting: Setting, core: str) -> list[Row]:
-    """One query of each application, under LlamaDist-TO and Quire."""
+    """Play one query of each application under LlamaDist-TO and Quire, and return its rows."""
     return [
         _row(setting, application, core, name, variant)
         for application in (SEARCH, NAIVE, ADVANCED)

@@ -1,4 +1,5 @@
-"""The applications as other frameworks have them: modules, which see nothing of one another.
+"""Describes the applications as other frameworks have them: as modules, which see nothing of one
+another.
 
 A module's requests are sent whole and its answers come whole. Requests of one round are sent at
 once, the rounds of a module one after the other. The requests are those of the same query: as many
@@ -53,8 +54,8 @@ Round = tuple[Request, ...]
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """``needs``: the modules whose answers it uses. ``agent``: the one that AutoGen gives it to.
-    ``if_searched``: it is left out for queries that need no search."""
+    """One module. ``needs``: the modules whose answers it uses. ``agent``: the one that AutoGen
+    gives it to. ``if_searched``: it is left out for queries that need no search."""
 
     name: str
     agent: str

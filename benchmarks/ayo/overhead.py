@@ -1,5 +1,5 @@
-"""What Quire itself takes of a query: optimising its graph, and handing values from one primitive
-to the next (Ayo, section 7.4), as shares of the paced query's time.
+"""Measures what Quire itself takes of a query: optimising its graph, and handing values from one
+primitive to the next (Ayo, section 7.4), as shares of the paced query's time.
 
     python benchmarks/ayo/overhead.py [--quick]
 
@@ -72,7 +72,7 @@ def scheduling_s(application: Application) -> float:
 
 
 def control_s(application: Application) -> float:
-    """The time in which control handles the events of one query."""
+    """Return the time in which control handles the events of one query, in seconds."""
     system, stated = OURS["quire"], Stated()
     world = World(system.policy, stated, models_of(application, CORES[0]))
     handle, taken = world.simulation.shell.controller.handle, 0.0

@@ -1,4 +1,5 @@
-"""Ayo's figures in virtual time: Quire and other frameworks over engines that take stated times.
+"""Draws Ayo's figures in virtual time: Quire and other frameworks over engines that take stated
+times.
 
     python benchmarks/ayo/paced.py [--quick] [--only fig3 fig8 ...] [--queries 100] [--factor 1.0]
 
@@ -72,7 +73,8 @@ def fig8_of(
 
 
 def fig8_contextual(setting: Setting, quick: bool) -> list[Row]:
-    """It has ten times the calls of the others: one model, the heaviest load, five systems."""
+    """Play Fig. 8 for contextual retrieval, which has ten times the calls of the others: one model,
+    the heaviest load, five systems."""
     at = _heaviest(setting)
     compared = {name: TO[name] for name in ("LlamaDist-TO", "LlamaDistPC-TO", "LangGraph-TO")}
     compared |= {name: OURS_AND_AHEAD[name] for name in ("quire", SPECULATING)}

@@ -20,8 +20,9 @@ SEARCH_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Seconds from the arrival of a query to its result. ``busy``: of each engine, the share of
-    the whole time that it worked. ``counts``: of what has run ahead."""
+    """What the queries of one load took: seconds from the arrival of a query to its result.
+    ``busy``: of each engine, the share of the whole time that it worked. ``counts``: of what has
+    run ahead."""
 
     mean_s: float
     p99_s: float
@@ -47,12 +48,12 @@ Played = tuple[list[Program], World, Counts]
 
 
 def play(system: System, loads: Sequence[Load], stated: Stated, core: str) -> list[Finding]:
-    """All loads together on the same engines; a finding for each."""
+    """Play all loads together on the same engines; return a finding for each."""
     return [finding(*one) for one in played(system, loads, stated, core)]
 
 
 def played(system: System, loads: Sequence[Load], stated: Stated, core: str) -> list[Played]:
-    """All loads together on the same engines."""
+    """Play all loads together on the same engines; return the queries of each."""
     models = [models_of(load.application, core) for load in loads]
     world = World(system.policy, stated, {name: one[name] for one in models for name in one})
     found: list[Played] = []
@@ -73,7 +74,7 @@ def played(system: System, loads: Sequence[Load], stated: Stated, core: str) -> 
 
 
 def play_one(system: System, application: Application, stated: Stated, core: str) -> Program:
-    """A query alone, when it has ended."""
+    """Play one query alone, and return it when it has ended."""
     world = World(system.policy, stated, models_of(application, core))
     query = system.queries(application, world, core).make(1, searches=True)
     world.simulation.at(0.0, query.begin)
@@ -96,7 +97,7 @@ def poisson(rate: float, num: int, seed: int = 0) -> list[float]:
 
 
 def saturation(system: System, application: Application, stated: Stated, core: str) -> float:
-    """Queries a second that ``system`` ends when many come at once."""
+    """Return the queries a second that ``system`` ends when many come at once."""
     num = 100
     (found,) = play(system, [Load(application, [0.0] * num)], stated, core)
     return num / found.makespan_s

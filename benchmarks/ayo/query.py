@@ -1,4 +1,4 @@
-"""``PacedQuery``: one query as Quire runs it, played against control in virtual time.
+"""``PacedQuery`` is one query as Quire runs it, played against control in virtual time.
 
 The graph is the optimiser's, which primitive may start is the graph scheduler's own state, and each
 primitive asks control what its runner asks on a node. What belongs to no engine of control

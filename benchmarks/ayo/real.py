@@ -1,4 +1,4 @@
-"""One query at a time over real engines: models on some cores, everything else on others.
+"""Runs one query at a time over real engines: models on some cores, everything else on others.
 
     python benchmarks/ayo/real.py --encoder ~/models/minilm --llm-cores 1 --other-cores 0
 
@@ -91,7 +91,7 @@ def application(name: str) -> App:
 
 
 def query(name: str, arguments: Namespace, number: int) -> dict[str, Any]:
-    """The same for all contenders of a round."""
+    """Draw the query of a round, the same for all contenders."""
     rng = Random(f"real/{arguments.seed}/{number}")
     pages = [
         draw_page(rng, Split.HELD_OUT, FACTS_OF_A_PAGE, other_share=1.0)
@@ -108,7 +108,8 @@ def query(name: str, arguments: Namespace, number: int) -> dict[str, Any]:
 
 
 def chat_model(shape: str, cache: Path) -> Path:
-    """A random model of this shape, with a chat template; made if it is missing."""
+    """Return the directory of a random model of this shape, with a chat template; it is made if it
+    is missing."""
     path = cache / "models" / f"ayo-{shape}"
     if not path.exists():
         make_checkpoint(shape, path)
@@ -140,7 +141,7 @@ def node_config(arguments: Namespace, core: Path, tenants: Sequence[TenantId]) -
 
 
 def engines_of_models() -> list[int]:
-    """The processes of the node's models; encoders have others."""
+    """Return the process ids of the node's models; encoders have processes of their own."""
     engines = [
         process
         for process in tree(os.getpid())
@@ -152,7 +153,8 @@ def engines_of_models() -> list[int]:
 
 
 def pin(models: Sequence[int], llm_cores: Sequence[int], other_cores: Sequence[int]) -> None:
-    """``models`` with all that they have started to the first; all else to the others."""
+    """Pin ``models``, with all processes that they have started, to ``llm_cores``, and all else to
+    ``other_cores``."""
     of_models = {process for engine in models for process in tree(engine)}
     for process in tree(os.getpid()):
         for thread in Path(f"/proc/{process}/task").iterdir():
@@ -239,7 +241,8 @@ async def run(arguments: Namespace) -> dict[str, object]:
 
 
 def row_of(name: str, spent: Mapping[str, Sequence[Spent]]) -> dict[str, Any]:
-    """Seconds of each contender, ratios within rounds, and processor time."""
+    """Return the row of one application: seconds of each contender, ratios within rounds, and
+    processor time."""
     wall_s = {contender: [one.wall_s for one in took] for contender, took in spent.items()}
     row: dict[str, Any] = {"application": name}
     row |= {f"{contender} s": figure(took) for contender, took in wall_s.items()}

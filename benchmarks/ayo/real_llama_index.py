@@ -1,4 +1,5 @@
-"""The same application in LlamaIndex and as a workflow of Quire, on the same engines over HTTP.
+"""Runs the same application in LlamaIndex and as a workflow of Quire, on the same engines over
+HTTP.
 
     make .venv-clients/installed.stamp
     python benchmarks/ayo/real_llama_index.py --encoder ~/models/minilm
@@ -55,7 +56,8 @@ class Contender(Protocol):
 
 
 class LlamaIndex:
-    """``python``: of the environment that has it."""
+    """Asks LlamaIndex in a process of its own. ``python``: the interpreter of the environment that
+    has it."""
 
     def __init__(self, url: str, python: Path, cores: list[int]) -> None:
         self._url = url

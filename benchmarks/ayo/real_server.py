@@ -1,4 +1,4 @@
-"""The node of ``real.py`` as ``quire serve`` runs it, for clients of other frameworks.
+"""Starts the node of ``real.py`` as ``quire serve`` does, for clients of other frameworks.
 
     python -m benchmarks.ayo.real_server --encoder ~/models/minilm --port 8123 --tenants 20
 

@@ -1,4 +1,4 @@
-"""Where the time of one query over real engines goes.
+"""Shows where the time of one query over real engines goes.
 
     python benchmarks/ayo/real_timeline.py --encoder ~/models/minilm --workflow advanced-rag
 
@@ -94,7 +94,7 @@ class Marks(StepLog):
 
 
 def marked(name: str, passes: Sequence[str], clocks: Clocks, found: list[Marks]) -> Inferlet:
-    """The program of one query; what it took is put into ``found``."""
+    """Return the program of one query; what it took is put into ``found``."""
     app, cache = application(name), GraphCache()
 
     async def main(api: Api, query: Query, config: Config) -> dict[str, Any]:

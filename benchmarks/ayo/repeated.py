@@ -1,4 +1,5 @@
-"""Throughput of queries that bring the same documents: what applications of one tenant share.
+"""Measures the throughput of queries that bring the same documents: what applications of one tenant
+share.
 
     python benchmarks/ayo/repeated.py --encoder ~/models/minilm
     python benchmarks/ayo/repeated.py --encoder ~/models/minilm \\
@@ -58,7 +59,7 @@ def ways_of(arguments: Namespace) -> list[str]:
 
 
 def queries(arguments: Namespace, number: int) -> list[dict[str, Any]]:
-    """Questions about the same pages."""
+    """Draw questions about the same pages."""
     rng = Random(f"repeated/{arguments.seed}/{number}")
     pages = [
         draw_page(rng, Split.HELD_OUT, FACTS_OF_A_PAGE, other_share=1.0)
@@ -88,7 +89,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 class Spent(NamedTuple):
-    """A query, on average."""
+    """What a query took on average: wall time and processor time, in seconds."""
 
     wall_s: float
     processor_s: float

@@ -1,4 +1,4 @@
-"""What the paced engines are stated to take: the points of Ayo's figures, and what is assumed.
+"""States what the paced engines take: the points of Ayo's figures, and what is assumed.
 
 Points of the paper: an embedding batch of 4 chunks takes 0.15 s and one of 16 takes 0.45 s (Fig.
 4a); a prefill by Llama-2-7B takes 30 ms and 0.23 ms for each token (a line through Table 3, whose
@@ -93,8 +93,8 @@ class Stated:
 
 
 def profiled(app: App, stated: Stated, models: Mapping[str, str]) -> App:
-    """``app`` with the stated times as its engines' profiles. ``models``: what serves each of its
-    engines of kind llm."""
+    """Return ``app`` with the stated times as its engines' profiles. ``models``: what serves each
+    of its engines of kind llm."""
     sizes = (1, MAX_BATCH)
     profiles = {
         "chunker": Profile(times=((1, stated.chunk_s),)),

@@ -1,4 +1,5 @@
-"""The systems that are compared: who orchestrates, and the policy of control that they run under.
+"""Names the systems that are compared: who orchestrates, and the policy of control that they run
+under.
 
 All have the same engines and the same control, which batches whatever waits: TO is its ``fcfs``.
 Under PO a framework's engines take one invocation at a time, as the paper says. Quire's policy
@@ -42,9 +43,10 @@ _MODULAR = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """``framework``: a name of ``frameworks.py``, or quire. ``passes``: of Quire's optimiser.
-    ``cached``: prompts are looked up in the prefix cache. ``same_order`` and ``found``: see
-    ``ahead``. ``is_timed``: control is told what remains of a query by its engines' profiles."""
+    """One system. ``framework``: a name of ``frameworks.py``, or quire. ``passes``: those of
+    Quire's optimiser. ``cached``: prompts are looked up in the prefix cache. ``same_order`` and
+    ``found``: see ``ahead``. ``is_timed``: control is told what remains of a query by its engines'
+    profiles."""
 
     framework: str
     policy: str

@@ -1,4 +1,4 @@
-"""Texts of the paced queries as token ids: how long each is, and which texts begin alike.
+"""Makes the texts of the paced queries as token ids: how long each is, and which texts begin alike.
 
 Lengths of the paper: an instruction has about 60 tokens, a chunk 256 with an overlap of 30, found
 entities are four. Assumed: a question and each expanded query have 16 tokens (an expanded one is
@@ -47,6 +47,7 @@ def length_of(part: PromptPart) -> int:
 
 
 def tokens_of(part: PromptPart, value: str) -> list[int]:
-    """``value`` says whose text a named part is: two that are equal have equal tokens."""
+    """Return the tokens of a text. ``value`` says whose text a named part is: two that are equal
+    have equal tokens."""
     first = crc32((part.text if part.name is None else value).encode())
     return [(first + 7919 * place) % _VOCABULARY for place in range(length_of(part))]

@@ -1,4 +1,4 @@
-"""Which module one query waits for, and for how long: where the seconds of a chain went.
+"""Shows for which module one query waits, and for how long: where the seconds of a chain went.
 
 Of a chain each module takes its time. Of other systems a module takes what it adds to the way that
 decides: back from what ended last, to what ended last of that which it waited for, and so on. What
@@ -73,7 +73,7 @@ def _taken(query: Program, modules: list[Module]) -> dict[str, float]:
 
 
 def module_names(graph: Mapping[str, Primitive], *, searches_web: bool = False) -> dict[str, str]:
-    """The module of each primitive."""
+    """Return the module of each primitive."""
     nodes = {one: primitive.node for one, primitive in graph.items()}
     names = {one: _MODULE_OF_NODE.get(node, node) for one, node in nodes.items()}
     return {

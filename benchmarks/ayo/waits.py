@@ -1,4 +1,4 @@
-"""What queries wait for under load, by policy: the order of queries and that of their steps.
+"""Shows what queries wait for under load, by policy: the order of queries and that of their steps.
 
 Rows of two kinds: mean and P99 for several arrivals, and for the first of them what each module
 adds to the way that decides (back from what ended last to what ended last of that which it waited

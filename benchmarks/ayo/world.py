@@ -1,4 +1,5 @@
-"""``World``: control, paced engines and virtual time, in which queries of any system are played."""
+"""``World`` holds control, paced engines and virtual time, in which queries of any system are
+played."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ class Asker(Protocol):
 
 
 class World:
-    """``models``: by the name under which each is served, two instances each; beside them an
-    embedding model, a cross-encoder, a chunker and a database."""
+    """Control and engines in virtual time. ``models``: by the name under which each is served,
+    two instances each; beside them are an embedding model, a cross-encoder, a chunker and a
+    database."""
 
     def __init__(self, policy: str, stated: Stated, models: Mapping[str, str]) -> None:
         self.stated = stated
@@ -60,7 +62,8 @@ class World:
         self._inbox: list[Event] = []
 
     def server(self, name: str, num_at_once: int = 1) -> Server:
-        """The chunker, the database, an agent; made when it is asked for the first time."""
+        """Return the chunker, the database or an agent; it is made when it is asked for the first
+        time."""
         if name not in self._servers:
             self._servers[name] = Server(self.simulation, num_at_once)
         return self._servers[name]
@@ -74,7 +77,8 @@ class World:
         return self._gatherings[encoder]
 
     def post(self, event: Event) -> None:
-        """Events of one moment are told together, as a node's control thread takes them."""
+        """Post an event. Events of one moment are handled together, as a node's control thread
+        takes them."""
         if not self._inbox:
             self.simulation.after(0.0, self._tell)
         self._inbox.append(event)

@@ -1,4 +1,4 @@
-"""Pages of facts as files: HTML, PDF and Markdown, written as such files are found.
+"""Writes pages of facts as files: HTML, PDF and Markdown, as such files are found.
 
 The PDF is written by hand, because it needs no more than lines of one font on pages.
 """
@@ -15,7 +15,7 @@ LINE_CHARS, PAGE_LINES = 80, 48
 
 
 def as_html(page: Page) -> bytes:
-    """A web page with a menu and a footer around the text."""
+    """Return a web page with a menu and a footer around the text."""
     body = [f"<h1>{html.escape(page.title)}</h1>"]
     for section in page.sections:
         body.append(f"<h2>{html.escape(section.heading)}</h2>")
@@ -35,7 +35,7 @@ def as_html(page: Page) -> bytes:
 
 
 def as_markdown(page: Page) -> bytes:
-    """Headings, paragraphs and lists."""
+    """Return the text as Markdown, with headings, paragraphs and lists."""
     blocks = [f"# {page.title}"]
     for section in page.sections:
         blocks += [f"## {section.heading}", _block(section, "- ")]
@@ -43,7 +43,7 @@ def as_markdown(page: Page) -> bytes:
 
 
 def as_pdf(page: Page) -> bytes:
-    """Lines of at most ``LINE_CHARS`` characters in Helvetica."""
+    """Return a PDF with lines of at most ``LINE_CHARS`` characters in Helvetica."""
     lines = [page.title, ""]
     for section in page.sections:
         lines.append(section.heading)

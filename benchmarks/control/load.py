@@ -1,4 +1,4 @@
-"""A constant number of calls: a closed loop over ``Controller`` in virtual time.
+"""Keeps a constant number of calls alive: a closed loop over ``Controller`` in virtual time.
 
 Each call is a program's whole life (allocate pages, decode, free pages). When a program ends, a new
 one starts, so that the number of live programs is constant. Only ``Controller.handle`` is timed;
@@ -103,7 +103,7 @@ class ClosedLoop:
         self._post(Tick(time_s=self._now_s))
 
     def run(self, num_messages: int) -> Measured:
-        """Run ``num_messages`` and measure them."""
+        """Run ``num_messages`` and return what they took."""
         self.measured = Measured()
         generated = self._engine.num_tokens
         while self.measured.num_messages < num_messages:

@@ -1,4 +1,5 @@
-"""The cost of too little memory: control's time and tokens per second, by number of requests.
+"""Measures the cost of too little memory: control's time and tokens per second, by number of
+requests.
 
     python benchmarks/control/oversubscribed.py [--quick] [--requests 10 50 200 400] [--policy fcfs]
 

@@ -1,4 +1,4 @@
-"""Processor time of a call by the length of its prompt: what each page adds.
+"""Measures the processor time of a call by the length of its prompt: what each page adds.
 
     python benchmarks/control/prompts.py [--quick] [--tokens 256 2048 16384]
 
@@ -30,8 +30,8 @@ NUM_CACHED = 10
 
 
 def measure(num_tokens: int, num_cached: int) -> float:
-    """Milliseconds of a program whose first prompt has ``num_tokens``, with ``num_cached`` calls
-    that go on from it."""
+    """Return the milliseconds of a program whose first prompt has ``num_tokens``, with
+    ``num_cached`` calls that go on from it."""
     from quire.core.scheduler_config import SchedulerConfig
     from quire.simulation.engines import EngineSpec
     from quire.simulation.trial import SimulationRun

@@ -1,5 +1,5 @@
-"""Control's cost of a message, by number of live calls: it must not grow with the number of waiting
-calls.
+"""Measures control's cost of a message, by number of live calls: it must not grow with the number
+of waiting calls.
 
     python benchmarks/control/scale.py [--quick] [--calls 64 1000 10000] [--policy fcfs plas]
 
@@ -54,7 +54,7 @@ def measure(num_calls: int, policy: str, num_sequences: int) -> dict[str, float]
 
 
 def run_form(form: str, num_calls: int, policy: str, num_sequences: int) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in a process of its own, whose control has this form."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", form, "--calls", str(num_calls), "--policy", policy,
          "--sequences", str(num_sequences)],

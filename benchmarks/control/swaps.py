@@ -1,4 +1,4 @@
-"""The cost of moving KV blocks between device and host.
+"""Measures the cost of moving KV blocks between device and host.
 
     python benchmarks/control/swaps.py [--rounds 5] [--quick]
 
@@ -48,7 +48,7 @@ TOOL_S = 0.02
 
 
 def swap_us(num_blocks: int) -> float:
-    """Control's microseconds per block that is moved out and back."""
+    """Return control's microseconds per block that is moved out and back."""
     pool = fake_pool(page_size=16, num_blocks=num_blocks, num_host_blocks=num_blocks)
     operations = OperationList()
     memory = Memory(EngineId("fake"), FakeEngine(pool).info, operations)
@@ -77,7 +77,7 @@ async def node_with(num_pages: int) -> AsyncIterator[Node]:
 
 
 async def run_agents(node: Node, num_turns: int, first_agent: int) -> float:
-    """Seconds until the last agent has ended. All prompts of a run differ."""
+    """Return the seconds until the last agent has ended. All prompts of a run differ."""
 
     async def agent(api: Api, number: int) -> None:
         context = Context(api)
@@ -101,8 +101,8 @@ async def run_agents(node: Node, num_turns: int, first_agent: int) -> float:
 
 
 async def measure(num_rounds: int, num_turns: int) -> tuple[list[float], list[float], int]:
-    """Seconds on the large device and on the small one, and the number of blocks that the small one
-    moved."""
+    """Return the seconds on the large device and on the small one, and the number of blocks that
+    the small one moved."""
     large_s, small_s = [], []
     async with AsyncExitStack() as stack:
         large = await stack.enter_async_context(node_with(PAGES_OF_ALL))

@@ -1,4 +1,5 @@
-"""What the record of calls costs control: the same load with a node's listeners and without one.
+"""Measures what the record of calls costs control: the same load with a node's listeners and
+without one.
 
     python benchmarks/control/tracing.py [--quick] [--calls 1000]
 
@@ -30,7 +31,7 @@ WARM_UP = 150
 
 
 def measure(length: str, num_calls: int, *, is_traced: bool) -> float:
-    """Milliseconds of one message in this process, whose form of control is fixed."""
+    """Return the milliseconds of one message in this process, whose form of control is fixed."""
     from benchmarks.control.load import ClosedLoop, Shape
     from quire.core.interpreter import collect_seldom, settle
     from quire.core.scheduler_config import SchedulerConfig
@@ -51,7 +52,7 @@ def measure(length: str, num_calls: int, *, is_traced: bool) -> float:
 
 
 def run_form(form: str, length: str, num_calls: int, traced: str) -> float:
-    """Measure in a process of its own."""
+    """Measure in a process of its own, whose control has this form."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", length, traced, "--calls", str(num_calls)],
         env={**os.environ, COMPILED_VARIABLE: FORMS[form]},

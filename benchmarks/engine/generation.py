@@ -1,4 +1,5 @@
-"""Decode steps and tokens per second next to vLLM, openvino-genai, transformers and llama.cpp.
+"""Measures decode steps and tokens per second next to vLLM, openvino-genai, transformers and
+llama.cpp.
 
     python benchmarks/engine/generation.py [--models tiny small 1b] [--batches 1 8 32] [--quick]
 
@@ -59,7 +60,7 @@ RATE = Quantity(
 
 
 def limit_s(outcome: RoundOutcome, quantity: Quantity, weights: WeightFormat) -> float:
-    """The least time for a step, or for the whole generation."""
+    """Return the least time for a step, or for the whole generation, in seconds."""
     shape, count = SHAPES[outcome.model], outcome.workload.num_requests
     if quantity is STEP:
         return step_limit_s(shape, count, PROMPT + OUTPUT // 2, outcome.limits, weights)
@@ -67,7 +68,8 @@ def limit_s(outcome: RoundOutcome, quantity: Quantity, weights: WeightFormat) ->
 
 
 def row(outcome: RoundOutcome, quantity: Quantity) -> dict[str, Any]:
-    """One line of the report: every contender's figure, ratios over the best peer, shares."""
+    """Return one line of the report: every contender's figure, ratios over the best peer,
+    shares."""
     found = outcome.figures(quantity.name)
     seconds = "step_s" if quantity is STEP else "total_s"
     shares = {
@@ -95,7 +97,7 @@ def row(outcome: RoundOutcome, quantity: Quantity) -> dict[str, Any]:
 
 
 def shown(line: dict[str, Any], quantity: Quantity) -> list[dict[str, object]]:
-    """A row for each contender, and one for the limit."""
+    """Return a row for each contender, and one for the limit."""
     ahead = line["ahead_of"]
     rows: list[dict[str, object]] = [
         {

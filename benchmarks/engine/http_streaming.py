@@ -1,4 +1,5 @@
-"""The cost of HTTP streaming: tokens per second through the server divided by those offline.
+"""Measures the cost of HTTP streaming: tokens per second through the server divided by those
+offline.
 
     python benchmarks/engine/http_streaming.py [--models small] [--requests 32] [--quick]
 
@@ -44,7 +45,7 @@ PROGRAM = Path(__file__).resolve().parents[1] / "http" / "offline_program.py"
 def run_http(
     system: System, server: Server, model: str, count: int, random: np.random.Generator
 ) -> dict[str, Any]:
-    """One round over HTTP. Raises ``SystemExit`` if tokens did not come one per event."""
+    """Run one round over HTTP. Raises ``SystemExit`` if tokens did not come one per event."""
     prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
     answers = asyncio.run(system.ask_all(server, model, prompts, OUTPUT))
     check_events(answers)
@@ -59,8 +60,8 @@ def run_http(
 
 
 def check_events(answers: list[Streamed]) -> None:
-    """Raises if a server puts several tokens into one event; trailing events without tokens are
-    allowed."""
+    """Raise ``SystemExit`` if a server puts several tokens into one event; trailing events without
+    tokens are allowed."""
     fewest = min(len(answer.event_s) for answer in answers)
     if fewest < OUTPUT:
         raise SystemExit(f"{fewest} events came for {OUTPUT} tokens: not one event per token")
@@ -100,7 +101,7 @@ def rate_of(report: dict[str, float]) -> dict[str, float]:
 
 
 def measure(model: str, count: int, num_rounds: int, cache: Path, systems: list[str]) -> Any:
-    """Rounds of every system's server and offline run, in turn."""
+    """Run rounds of every system's server and of its offline run, in turn."""
     random = np.random.default_rng(0)
     with ExitStack() as stack:
         turns: dict[str, Callable[[], dict[str, Any]]] = {}

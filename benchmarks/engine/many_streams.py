@@ -1,4 +1,4 @@
-"""The wait for the first token when many requests come at once over HTTP.
+"""Measures the wait for the first token when many requests come at once over HTTP.
 
     python benchmarks/engine/many_streams.py [--models tiny] [--streams 256] [--quick]
 
@@ -54,7 +54,7 @@ def run(
     random: np.random.Generator,
     arguments: argparse.Namespace,
 ) -> Round:
-    """Send all requests at once."""
+    """Send all requests at once, and return the figures of the round."""
     size = (arguments.streams, arguments.prompt)
     prompts = random.integers(3, SHAPES[model].vocab_size, size).tolist()
     before_s = server.cpu_s()
@@ -63,8 +63,8 @@ def run(
 
 
 def seen_by_clients(answers: list[Streamed]) -> Round:
-    """The figures of one round. Times run from the first request's start, because a later start is
-    a wait as well when all come at once.
+    """Return the figures of one round, in seconds. Times run from the first request's start,
+    because a later start is a wait as well when all come at once.
 
     Raises:
         SystemExit: tokens did not come one per event.
@@ -104,15 +104,15 @@ def measure(model: str, arguments: argparse.Namespace) -> dict[str, list[Round]]
 
 
 def limit(probe: MachineProbe, model: str, arguments: argparse.Namespace) -> Round:
-    """The least time in which 99 of 100 prompts can be computed."""
+    """Return the least time in which 99 of 100 prompts can be computed, in seconds."""
     count = int(0.99 * arguments.streams)
     least_s = prefill_limit_s(SHAPES[model], count, arguments.prompt, probe.measure())
     return {"limit_ms": 1e3 * least_s}
 
 
 def rows_of(model: str, results: dict[str, list[Round]]) -> list[dict[str, Any]]:
-    """A row for each system. ``over_best_peer``: its 99th percentile divided by that of the peer
-    with the best median."""
+    """Return a row for each system. ``over_best_peer``: its 99th percentile divided by that of the
+    peer with the best median."""
     limit_ms = min(one["limit_ms"] for one in results[LIMITS])
     systems = {name: rounds for name, rounds in results.items() if name != LIMITS}
     waits = {name: [one["ttft_p99_ms"] for one in rounds] for name, rounds in systems.items()}

@@ -1,5 +1,5 @@
-"""How much long prompts disturb running answers: gaps between tokens while 1024-token prompts
-arrive.
+"""Measures how much long prompts disturb running answers: gaps between tokens while 1024-token
+prompts arrive.
 
     python benchmarks/engine/mixed_load.py [--models small] [--streams 8] [--prompts 4] [--quick]
 

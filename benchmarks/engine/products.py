@@ -1,4 +1,4 @@
-"""The kernel's matrix products next to PyTorch's (oneDNN, MKL) in the same run.
+"""Measures the kernel's matrix products next to PyTorch's (oneDNN, MKL) in the same run.
 
     python benchmarks/engine/products.py [--models tiny small 1b] [--rows 1 8 32 512] [--quick]
     taskset -c 1 python benchmarks/engine/products.py --processor-time --num-threads 1
@@ -69,7 +69,8 @@ class Shaped:
     def limit_s(
         self, num_rows: int, weight_type: WeightType, num_in_turn: int, limits: Limits
     ) -> float:
-        """``num_in_turn``: matrices of this shape that are read in turn."""
+        """Return the least time of the product, in seconds. ``num_in_turn``: matrices of this shape
+        that are read in turn."""
         size = self.num_columns * self.depth
         num_bytes = size * {WeightType.F32: 4, WeightType.BF16: 2, WeightType.INT8: 1}[weight_type]
         read_s = num_bytes / limits.bytes_per_s(num_in_turn * num_bytes)
@@ -165,8 +166,8 @@ def random_weights(num_columns: int, depth: int) -> torch.Tensor:
 
 
 def products_in_layer(products: list[Shaped], layer: int) -> list[Shaped]:
-    """The products of one layer; the output matrix, the last one, counts as part of the first
-    layer."""
+    """Return the products of this layer. The output matrix, the last one, counts as part of the
+    first layer."""
     return products if layer == 0 else products[:-1]
 
 
@@ -176,7 +177,7 @@ def timed(
     runs: Callable[[int, int], list[Callable[[], object]]],
     clock: Clock,
 ) -> Times:
-    """Seconds per product, averaged over layers that run one after another."""
+    """Return the seconds per product, averaged over layers that run one after another."""
     times = {}
     for index, product in enumerate(products):
         for num_rows in all_rows:
@@ -223,7 +224,8 @@ def add_limits(found: list[Limits], measure: Callable[[], Limits]) -> Times:
 
 
 def limit_s(product: Shaped, num_rows: int, weight_type: WeightType, limits: Limits) -> float:
-    """The least time for one product, where the layers' matrices are read one after another."""
+    """Return the least time for one product in seconds, where the layers' matrices are read one
+    after another."""
     num_in_turn = 1 if product.name == "logits" else NUM_LAYERS - 1
     return product.limit_s(num_rows, weight_type, num_in_turn, limits)
 

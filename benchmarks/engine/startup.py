@@ -1,4 +1,4 @@
-"""Time from ``quire serve`` to ready, and a node's memory beyond weights and KV cache.
+"""Measures the time from ``quire serve`` to ready, and a node's memory beyond weights and KV cache.
 
     python benchmarks/engine/startup.py [--models small] [--systems quire vllm] [--quick]
 
@@ -33,7 +33,7 @@ NUM_REQUESTS, PROMPT, OUTPUT = 8, 128, 32
 
 
 def start_and_use(system: System, model: str, cache: Path) -> dict[str, float]:
-    """Start and stop a server: seconds to ready, and memory after a few requests."""
+    """Start and stop a server; return the seconds to ready, and its memory after a few requests."""
     random = np.random.default_rng(0)
     prompts = random.integers(3, SHAPES[model].vocab_size, (NUM_REQUESTS, PROMPT)).tolist()
     with system.start(model, cache) as server:
@@ -46,7 +46,8 @@ def weight_bytes(model: str, cache: Path) -> int:
 
 
 def touched_kv_bytes(model: str) -> int:
-    """K and V of the requests that were run; other pages of the cache were never written."""
+    """Return the bytes of K and V of the requests that were run; other pages of the cache were
+    never written."""
     return NUM_REQUESTS * (PROMPT + OUTPUT) * SHAPES[model].kv_bytes_per_token()
 
 

@@ -1,4 +1,5 @@
-"""Time to the first token of a prompt of 1024 tokens, without and with a prefix cache hit.
+"""Measures the time to the first token of a prompt of 1024 tokens, without and with a prefix cache
+hit.
 
     python benchmarks/engine/ttft.py [--models small 1b] [--quick]
 
@@ -43,7 +44,7 @@ PROMPT, OUTPUT = 1024, 2
 def run_twice(
     system: System, server: Server, model: str, random: np.random.Generator
 ) -> dict[str, float]:
-    """Send a fresh prompt twice; seconds to the first token of each."""
+    """Send a fresh prompt twice; return the seconds to the first token of each."""
     prompt = random.integers(3, SHAPES[model].vocab_size, PROMPT).tolist()
     first_s = []
     for _ in range(2):
@@ -96,12 +97,12 @@ def row(
 
 
 def limit_s(outcome: RoundOutcome, name: str) -> float:
-    """The least time for the prompt with the contender's format of weights."""
+    """Return the least time for the prompt with the contender's format of weights, in seconds."""
     return prefill_limit_s(SHAPES[outcome.model], 1, PROMPT, outcome.limits, format_of(name))
 
 
 def shown(one: dict[str, Any]) -> list[dict[str, object]]:
-    """A row for each contender, and one for each server."""
+    """Return a row for each contender, and one for each server."""
     rows: list[dict[str, object]] = [
         {
             "model": one["model"],

@@ -1,4 +1,4 @@
-"""The measurements: a decode step, a prompt, the experts' share, and the device's limits.
+"""Measures a decode step, a prompt, the experts' share, and the device's limits.
 
 Times are medians of several rounds on the host's clock, from an idle device to an idle device, so
 they include planning and the last copy. The limit of a step is the larger of its bytes divided by
@@ -47,7 +47,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def median_s(work: Callable[[], object], device: torch.device, rounds: int = 7) -> float:
-    """Seconds of one call, after a warm-up call."""
+    """Return the median seconds of one call, after a warm-up call."""
     times = []
     for number in range(rounds + 1):
         synchronize(device)
@@ -60,20 +60,21 @@ def median_s(work: Callable[[], object], device: torch.device, rounds: int = 7) 
 
 
 def bandwidth(device: torch.device, num_bytes: int) -> float:
-    """Bytes per second of one reading pass."""
+    """Return the bytes per second of one reading pass."""
     block = torch.zeros(num_bytes // 4, device=device)
     return num_bytes / median_s(lambda: block.sum(), device)
 
 
 def product_rate(device: torch.device, size: int) -> float:
-    """Operations per second of a large product, in bfloat16 on a GPU."""
+    """Return the operations per second of a large product, in bfloat16 on a GPU."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 / median_s(lambda: a @ b, device)
 
 
 def layer_parameters(config: DecoderConfig) -> tuple[int, int]:
-    """Weights of a layer that are used for every token, and those of one expert."""
+    """Return the number of weights of a layer that are used for every token, and that of one
+    expert."""
     hidden, head_dim = config.hidden_size, config.head_dim
     shared = hidden * head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
     if config.experts is None:
@@ -86,8 +87,8 @@ def layer_parameters(config: DecoderConfig) -> tuple[int, int]:
 
 
 def step_bytes(loaded: LoadedModel, batch: int, context: int) -> float:
-    """Bytes that a decode step must read: weights once, K and V of every row. Counts as many
-    experts as a random choice selects on average."""
+    """Return the bytes that a decode step must read: weights once, K and V of every row. It counts
+    as many experts as a random choice selects on average."""
     config, size = loaded.config, loaded.dtype.itemsize
     shared, expert = layer_parameters(config)
     touched = 0.0
@@ -101,7 +102,7 @@ def step_bytes(loaded: LoadedModel, batch: int, context: int) -> float:
 
 
 def token_operations(config: DecoderConfig, context: float) -> float:
-    """Operations of one token at this context, without the output projection."""
+    """Return the operations of one token at this context, without the output projection."""
     shared, expert = layer_parameters(config)
     active = shared + (config.experts.top_k * expert if config.experts else 0)
     attention = 4 * config.num_heads * config.head_dim * context
@@ -124,7 +125,7 @@ def decode_step_s(
     sampler: SamplerSpec,
     effort: Effort,
 ) -> float:
-    """Seconds per decode step of a message with several steps."""
+    """Return the seconds per decode step of a message with several steps."""
     rows = _decode_rows(runner, loaded, batch, context, sampler, effort.steps)
 
     def message() -> None:
@@ -136,7 +137,7 @@ def decode_step_s(
 
 
 def prefill_s(runner: CudaRunner, loaded: LoadedModel, length: int, effort: Effort) -> float:
-    """Seconds of a prompt from the first token to the logits of the last."""
+    """Return the seconds of a prompt from the first token to the logits of the last."""
     slots = np.arange(length)
     num_pages = -(-length // PAGE_SIZE)
     tokens = np.random.default_rng(0).integers(0, loaded.config.vocab_size, length)
@@ -161,8 +162,8 @@ def prefill_s(runner: CudaRunner, loaded: LoadedModel, length: int, effort: Effo
 
 
 def experts_s(loaded: LoadedModel, batch: int) -> float | None:
-    """Seconds that the experts of all layers take for a batch, recorded alone; None without
-    experts."""
+    """Return the seconds that the experts of all layers take for a batch, recorded alone; None
+    without experts."""
     model = loaded.model
     assert isinstance(model, Decoder)
     experts = [layer.mlp for layer in model.layers if isinstance(layer.mlp, Experts)]

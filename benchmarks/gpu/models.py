@@ -1,4 +1,4 @@
-"""Models with given shapes and random weights, made on the device, in Quire's runner."""
+"""Makes models with given shapes and random weights on the device, in Quire's runner."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SPREAD = 0.02
 
 
 def random_model(raw: dict[str, Any], max_model_len: int, device: torch.device) -> LoadedModel:
-    """The model of a ``config.json``: norm weights are one, all others normally distributed.
-    bfloat16 on a GPU."""
+    """Make the model of a ``config.json``: norm weights are one, all others normally distributed.
+    It is in bfloat16 on a GPU."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     family = family_of(raw, "shape")
     config = family.read(ConfigReader(raw, "shape")).for_length(max_model_len)
@@ -51,7 +51,7 @@ def random_model(raw: dict[str, Any], max_model_len: int, device: torch.device) 
 def runner_of(
     loaded: LoadedModel, batches: list[int], max_tokens: int, num_blocks: int
 ) -> CudaRunner:
-    """A runner with decode steps recorded for these batches, its cache filled with noise."""
+    """Make a runner with decode steps recorded for these batches, its cache filled with noise."""
     config = EngineConfig(
         source="random",
         name=ModelId("random"),

@@ -1,5 +1,5 @@
-"""What a run on a device leaves behind: files that are complete after every model, so that a run
-that is cut off or fails keeps what it has measured.
+"""Keeps what a run on a device leaves behind: files that are complete after every model, so that a
+run that is cut off or fails keeps what it has measured.
 
 ``gpu.json``: everything, for machines. ``gpu.md``: the table, for people. ``tests.txt``: the output
 of the tests that take a device.
@@ -84,7 +84,7 @@ class GpuOutcome:
         (self.folder / "gpu.md").write_text(self.table(), encoding="utf-8")
 
     def table(self) -> str:
-        """Markdown with device, date, versions and results."""
+        """Return a Markdown table with device, date, versions and results."""
         versions = ", ".join(f"{package} {_version(package)}" for package in PACKAGES[:4])
         limits = "its limits were not measured"
         if self.limits is not None:

@@ -1,4 +1,4 @@
-"""transformers on the same shapes, with its defaults: eager modules, PyTorch's attention."""
+"""Runs transformers on the same shapes, with its defaults: eager modules, PyTorch's attention."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Peer:
         self.vocab_size = int(raw["vocab_size"])
 
     def decode_step_s(self, batch: int, context: int) -> float:
-        """Seconds of one forward pass of one token per row after ``context`` tokens."""
+        """Return the seconds of one forward pass of one token per row after ``context`` tokens."""
         past = self._forward(self._tokens(batch, context), None).past_key_values
         one = self._tokens(batch, 1)
 

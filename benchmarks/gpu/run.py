@@ -1,4 +1,4 @@
-"""Decode, prefill and experts on one GPU, next to its limits and to transformers.
+"""Measures decode, prefill and experts on one GPU, next to its limits and to transformers.
 
     python benchmarks/gpu/run.py --out DIR [--models Llama-3.2-1B ...] [--no-peer]
 
@@ -70,7 +70,7 @@ SMOKE_SETTING = Setting((1, 2), 20, 40, 1 << 20, 64, Effort(rounds=1, steps=2))
 
 
 class TimeBudget:
-    """The remaining time."""
+    """The time that remains."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -90,7 +90,7 @@ def measure_model(
     device: torch.device,
     limits: tuple[float, float],
 ) -> list[GpuMeasurement]:
-    """Quire's lines of one model."""
+    """Measure one model with Quire; return its lines."""
     length = max(setting.prompt, setting.context + 64)
     loaded = random_model(raw, length, device)
     pages_of_a_row = -(-(setting.context + 64) // PAGE_SIZE)
@@ -153,7 +153,7 @@ def measure_all(
     shapes: dict[str, dict[str, Any]],
     clock: TimeBudget,
 ) -> None:
-    """Measure the limits and model by model; one that fails is noted and left."""
+    """Measure the limits and model by model; a model that fails is noted and left out."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limits = outcome.limits = (
         bandwidth(device, setting.read_bytes),

@@ -1,4 +1,4 @@
-"""The measured shapes, as in their ``config.json``."""
+"""Lists the measured shapes, as in their ``config.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completions on a node without HTTP, as one program of that node: the baseline of streaming.
+"""Runs completions on a node without HTTP, as one program of that node: the baseline of streaming.
 
 Self-contained, because the node gets this file's text. All prompts at once, each on its own queue.
 """
@@ -20,7 +20,7 @@ CHUNK_TOKENS = 64
 
 
 async def decode(api: Api, prompt: list[int], num_tokens: int) -> int:
-    """Decode greedily; returns the number of tokens."""
+    """Decode greedily; return the number of tokens."""
     queue = api.create_queue()
     pages = api.alloc_kvpage(queue, -(-(len(prompt) + num_tokens) // queue.page_size))
     stop = StopSpec(max_tokens=num_tokens)
@@ -31,7 +31,7 @@ async def decode(api: Api, prompt: list[int], num_tokens: int) -> int:
 
 
 async def take_steps(api: Api, prompt: list[int], num_tokens: int) -> int:
-    """The same with the program taking every step, as in ``step_program.py``."""
+    """Do the same with the program taking every step, as in ``step_program.py``."""
     end = len(prompt) + num_tokens
     queue = api.create_queue()
     embeds = api.alloc_emb(queue, min(CHUNK_TOKENS, len(prompt)))
@@ -52,8 +52,9 @@ async def take_steps(api: Api, prompt: list[int], num_tokens: int) -> int:
 
 @inferlet("offline")
 async def offline(api: Api, plan_json: str) -> dict[str, float]:
-    """``plan_json``: ``seed``, ``vocab_size``, ``count``; tokens per request: ``prompt``,
-    ``output``; ``every_step``: whether the program takes every step itself."""
+    """Complete as many prompts as ``plan_json`` says: ``seed``, ``vocab_size``, ``count``; tokens
+    per request: ``prompt``, ``output``; ``every_step``: whether the program takes every step
+    itself."""
     plan: dict[str, Any] = json.loads(plan_json)
     numbers = random.Random(plan["seed"])
     prompts = [

@@ -1,4 +1,4 @@
-"""Servers started as a user would, each in its own processes: ``quire serve`` and its peers.
+"""Starts servers as a user would, each in its own processes: ``quire serve`` and its peers.
 
 Owns the process, the wait until it is ready, and its end.
 """
@@ -74,7 +74,7 @@ class Server:
         return pss_bytes(self._process.pid)
 
     def cpu_s(self) -> float:
-        """Processor time of its processes since its start."""
+        """Return the processor time of its processes since its start, in seconds."""
         return cpu_s(self._process.pid)
 
     def _answers(self, path: str) -> bool:
@@ -140,7 +140,7 @@ def start_shipped(*options: str) -> Server:
 def start_vllm(
     model: str, cache: Path, max_sequences: int = MAX_SEQUENCES, *, dtype: str = "bfloat16"
 ) -> Server:
-    """vLLM's OpenAI server on every core.
+    """Start vLLM's OpenAI server on every core.
 
     Raises:
         PeerMissing: vLLM is not installed.
@@ -160,8 +160,8 @@ def start_vllm(
 
 
 def start_transformers(model: str, cache: Path) -> Server:
-    """``transformers serve`` with the model loaded, processing one request at a time, which is its
-    default. It calls the model by its directory.
+    """Start ``transformers serve`` with the model loaded, processing one request at a time, which
+    is its default. It calls the model by its directory.
 
     Raises:
         PeerMissing: it is not installed.

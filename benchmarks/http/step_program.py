@@ -1,4 +1,4 @@
-"""A greedy completion whose program takes every step and sends its client each token.
+"""Completes greedily with a program that takes every step and sends its client each token.
 
 Prompt tokens in the prefix cache are not computed again, as with the node's own completions.
 Self-contained, because the node gets this file's text.
@@ -20,7 +20,7 @@ CHUNK_TOKENS = 64
 
 @inferlet("steps")
 async def steps(api: Api, prompt_json: str, num_tokens: str) -> int:
-    """``prompt_json``: token ids. Returns the number of tokens."""
+    """Complete the token ids of ``prompt_json``, and return the number of tokens."""
     prompt: list[int] = json.loads(prompt_json)
     end = len(prompt) + int(num_tokens)
     queue = api.create_queue()

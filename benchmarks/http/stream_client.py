@@ -1,4 +1,5 @@
-"""A streaming HTTP client with little overhead: many concurrent requests, keeping only event times.
+"""Streams over HTTP with little overhead: many concurrent requests, of which only the times of
+events are kept.
 
 Counts server-sent events without parsing them, so that on a small machine the client does not take
 processor time from the server that it measures. Works with any OpenAI-compatible server, and
@@ -73,7 +74,7 @@ class _Connection(asyncio.Protocol):
 
 
 def completion_body(model: str, prompt: Sequence[int], num_tokens: int) -> bytes:
-    """A greedy streamed completion of exactly ``num_tokens`` tokens."""
+    """Return the body of a greedy streamed completion of exactly ``num_tokens`` tokens."""
     fields = {
         "model": model,
         "prompt": list(prompt),

@@ -1,4 +1,4 @@
-"""Systems that stream tokens over HTTP, and how to ask each of them for an answer.
+"""Names the systems that stream tokens over HTTP, and how to ask each of them for an answer.
 
 ``quire`` answers completions with ``decode``; ``quire-fine`` runs a program for each request that
 takes every step itself and sends its client a message per token (``step_program.py``);
@@ -24,12 +24,12 @@ STEP_PROGRAM = Path(__file__).with_name("step_program.py")
 
 
 async def complete(server: Server, model: str, prompt: Sequence[int], num_tokens: int) -> Streamed:
-    """An OpenAI-compatible server's streamed completion."""
+    """Ask an OpenAI-compatible server for a streamed completion."""
     return await stream(server.completions_url, completion_body(model, prompt, num_tokens))
 
 
 async def run_steps(server: Server, model: str, prompt: Sequence[int], num_tokens: int) -> Streamed:
-    """The same from a program that takes every step; its launch event is not counted."""
+    """Ask the same of a program that takes every step; its launch event is not counted."""
     source = STEP_PROGRAM.read_text(encoding="utf-8")
     args = [json.dumps(list(prompt)), str(num_tokens)]
     body = json.dumps({"source": source, "args": args, "stream": True}).encode()
@@ -77,5 +77,5 @@ SYSTEMS = {
 
 
 def default_systems() -> list[str]:
-    """The systems to measure on this machine; see ``catalog.default_peers``."""
+    """Return the systems to measure on this machine; see ``catalog.default_peers``."""
     return [name for name in SYSTEMS if name not in PEERS or name in default_peers()]

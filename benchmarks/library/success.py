@@ -1,4 +1,4 @@
-"""How often the library's reasoning and agent programs are right with the shipped model.
+"""Measures how often the library's reasoning and agent programs are right with the shipped model.
 
     python benchmarks/library/success.py [--num-cases 50] [--programs mcts react] [--seed 0]
 
@@ -37,12 +37,12 @@ SIDE_BY_SIDE = 8
 
 @inferlet("plain")
 async def plain(api: Api, question: str, system: str = "") -> str:
-    """The model's greedy reply."""
+    """Return the model's greedy reply."""
     return await ask(api, question, system=system)
 
 
 def wilson(correct: int, num_cases: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share."""
+    """Return the 95 % Wilson interval of a share."""
     share = correct / num_cases
     centre = share + z * z / (2 * num_cases)
     spread = z * math.sqrt(share * (1 - share) / num_cases + z * z / (4 * num_cases**2))
@@ -93,7 +93,7 @@ def row(task: LibraryTask, right: Sequence[bool], plainly: Sequence[bool]) -> di
 
 
 async def measure(tasks: Sequence[LibraryTask], num_cases: int, seed: int) -> list[dict[str, Any]]:
-    """One row for each of ``tasks``, on a node started for them."""
+    """Return one row for each of ``tasks``, on a node started for them."""
     engine = EngineConfig(source=MODEL, name=ModelId(MODEL))
     node = Node(NodeConfig(engines=(engine,)))
     await node.start()

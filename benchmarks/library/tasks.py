@@ -1,4 +1,4 @@
-"""Seeded instances in the shipped model's range, for each reasoning and agent program.
+"""Draws seeded instances within the shipped model's range, for each reasoning and agent program.
 
 Where there is one, instances come from the held-out split of the model's own training generators,
 so that it was trained on none of them. Plain decoding answers the same question in a chat,
@@ -48,7 +48,7 @@ class LibraryTask:
     settings: str = ""
 
     def cases(self, num_cases: int, seed: int) -> list[Case]:
-        """Distinct instances, the same for the same seed; fewer if there are no more."""
+        """Return distinct instances, the same for the same seed; fewer if there are no more."""
         random, drawn = Random(f"{self.about}/{seed}"), dict[str, Case]()
         for _ in range(50 * num_cases):
             case = self.draw(random)
@@ -63,12 +63,13 @@ def answer_of(result: Any) -> str:
 
 
 def behind_answer(reply: str) -> str:
-    """The text after ``Answer:``, or the whole reply without one."""
+    """Return the text after ``Answer:``, or the whole reply without one."""
     return reply.rpartition("Answer:")[2].strip()
 
 
 def difference(*settings: str) -> Callable[[Random], Case]:
-    """Numbers of five digits: the longest that the model was trained on, with its most errors."""
+    """Draw a subtraction of numbers of five digits, the longest that the model was trained on,
+    where it errs most."""
 
     def draw(random: Random) -> Case:
         low = 10 ** (DIFFERENCE_DIGITS - 1)
@@ -80,7 +81,7 @@ def difference(*settings: str) -> Callable[[Random], Case]:
 
 
 def word_problem(random: Random) -> Case:
-    """One or two operations in words, without division and within five digits."""
+    """Draw one or two operations in words, without division and within five digits."""
     while True:
         document = react.sample(random, Split.HELD_OUT)
         actions = [text for segment in document.segments for text in segment.text.split("\n")]
@@ -93,7 +94,7 @@ def word_problem(random: Random) -> Case:
 
 
 def balance(random: Random) -> Case:
-    """Six amounts of up to four digits, more in than out."""
+    """Draw six amounts of up to four digits, of which more come in than go out."""
     while True:
         amounts = [random.choice([1, 1, -1]) * random.randint(1, 9999) for _ in range(6)]
         if sum(amounts) >= 0 and min(amounts) < 0:
@@ -104,8 +105,8 @@ def balance(random: Random) -> Case:
 
 
 def fan_out(random: Random) -> Case:
-    """A list of cities, and a function call for each: two skills that the model was trained on
-    separately."""
+    """Draw a list of cities and a function to call for each: two skills that the model was trained
+    on separately."""
     count, question = random.randint(2, 6), random.choice(_LIST_FORMS)
     outline = question.format(n=count)
     args = (outline, "What is the weather in {point}?", "Functions:\nget_weather(city: string)")
@@ -130,7 +131,7 @@ def _called_in_one(reply: str) -> str:
 
 
 def with_tools(random: Random) -> Case:
-    """Questions over a calculator and a table of records."""
+    """Draw a question over a calculator and a table of records."""
     document = react.sample(random, Split.HELD_OUT)
     records: dict[str, dict[str, str]] = {}
     for (name, key), value in document.records.items():
@@ -140,7 +141,7 @@ def with_tools(random: Random) -> Case:
 
 
 def among_agents(random: Random) -> Case:
-    """Questions over facts in sentences, without division and within five digits."""
+    """Draw a question over facts in sentences, without division and within five digits."""
     while True:
         document = react.sample(random, Split.HELD_OUT)
         actions = "".join(segment.text for segment in document.segments)
@@ -154,7 +155,7 @@ def among_agents(random: Random) -> Case:
 
 
 def with_code(random: Random) -> Case:
-    """Lists, words, expressions and stories that one line of Python solves."""
+    """Draw a question over lists, words, expressions or stories that one line of Python solves."""
     document = codeact.sample(random, Split.HELD_OUT)
     question = _question(document.prompt)
     return Case(question, (question,), document.answer)
@@ -169,7 +170,7 @@ def _two_places(text: str) -> str:
 
 
 def two_calls(random: Random) -> Case:
-    """A question with two parts, each for a different function."""
+    """Draw a question with two parts, each for a different function."""
     city, symbol = random.choice(CITIES), "".join(random.sample(ascii_uppercase, 3))
     parts = [("get_time", f"What time is it in {city}?", city)]
     parts.append(("get_price", f"What is the price of {symbol}?", symbol))

@@ -1,4 +1,5 @@
-"""How long a router decides where a request goes, over many engines whose pages it knows.
+"""Measures how long a router takes to decide where a request goes, over many engines whose pages it
+knows.
 
     python benchmarks/microserving/decisions.py [--engines 1000] [--blocks 10000000] [--quick]
 
@@ -57,7 +58,7 @@ def engine_of(number: int, tree: PageTree) -> NodeEngine:
 
 
 def fill(tree: PageTree, engines: Sequence[NodeEngine], num_blocks: int) -> Keys:
-    """Returns the pages that all engines have."""
+    """Give the engines their pages; return the pages that all engines have."""
     random = np.random.default_rng(1)
     shared = random.integers(0, 1 << 63, NUM_SHARED, np.uint64)
     each = num_blocks // len(engines)

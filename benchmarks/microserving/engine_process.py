@@ -1,4 +1,4 @@
-"""Engine processes that benchmarks talk to as a controller does, without one."""
+"""Starts engine processes to which a benchmark talks as a controller does, without one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class EngineProcess:
         return await self._reports.get()
 
     async def compute(self, tokens: Sequence[int], *, first_slot: int = 0) -> float:
-        """Seconds to compute K and V of ``tokens``, in slots from ``first_slot`` on."""
+        """Compute K and V of ``tokens``, in slots from ``first_slot`` on; return the seconds."""
         elapsed_s = 0.0
         for start in range(0, len(tokens), CHUNK):
             part = tokens[start : start + CHUNK]
@@ -84,8 +84,8 @@ class EngineProcess:
         first_slot: int,
         operations: Sequence[BatchOperation] = (),
     ) -> float:
-        """Seconds for one message: tokens ``start`` and on of ``num_tokens``, behind those before
-        them. ``first_slot`` begins a page."""
+        """Compute tokens from ``start`` on of ``num_tokens``, after those before them, in one
+        message; return the seconds. ``first_slot`` begins a page."""
         size = self._config.page_size
         span = np.arange(start, start + len(part))
         visible = np.zeros(-(-num_tokens // size), np.uint64)

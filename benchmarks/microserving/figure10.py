@@ -1,4 +1,5 @@
-"""Disaggregation with the lengths of ShareGPT (Microserving, Fig. 10), in virtual time.
+"""Compares disaggregation with data parallel engines, with the lengths of ShareGPT (Microserving,
+Fig. 10), in virtual time.
 
     python benchmarks/microserving/figure10.py [--requests 300] [--rates 2 4 8 12] [--quick]
 

@@ -1,4 +1,5 @@
-"""Disaggregation with long prompts, against data parallel (Microserving, Fig. 11), in virtual time.
+"""Compares disaggregation with data parallel engines, with long prompts (Microserving, Fig. 11), in
+virtual time.
 
     python benchmarks/microserving/figure11.py [--requests 300] [--rates 1 1.5 2 2.5] [--quick]
 

@@ -1,5 +1,5 @@
-"""A context that moves to another engine, over one that is computed again there (Microserving,
-Fig. 12), in virtual time.
+"""Moves a context to another engine, and compares the time with computing it again there
+(Microserving, Fig. 12), in virtual time.
 
     python benchmarks/microserving/figure12.py [--contexts 500 2500 4500] [--page-sizes 64 16]
 
@@ -64,8 +64,8 @@ class OneAfterAnother:
 
 
 def ttft_s(num_context: int, prefill: Prefill, page_size: int, num_sent: int) -> float:
-    """The mean over all engines but the first, which computes the context and sends ``num_sent``
-    tokens of it to each of the others."""
+    """Return the mean time to the first token in seconds, over all engines but the first, which
+    computes the context and sends ``num_sent`` tokens of it to each of the others."""
     load = RequestLoad(
         NUM_ENGINES,
         RATE,

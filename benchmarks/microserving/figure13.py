@@ -1,5 +1,5 @@
-"""How much of a prompt the generating engine should compute (Microserving, Fig. 13), in virtual
-time.
+"""Shows how much of a prompt the generating engine should compute (Microserving, Fig. 13), in
+virtual time.
 
     python benchmarks/microserving/figure13.py [--requests 300] [--lengths 3000 5000] [--quick]
 
@@ -39,7 +39,8 @@ FIGURES = (("JCT s", "mean JCT, s"), ("JCT p99 s", "P99 JCT, s"))
 
 
 def against_best(rows: list[Row]) -> list[Row]:
-    """The load's own choice over the best fixed ratio, for each length and rate."""
+    """Return the latency of the load's own choice over that of the best fixed ratio, for each
+    length and rate."""
     found = []
     for length, rate in dict.fromkeys((row["prompt"], row["rate"]) for row in rows):
         here = {

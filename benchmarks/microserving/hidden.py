@@ -1,5 +1,5 @@
-"""What a transfer costs those who compute meanwhile: the prompt of the sender, and the steps of the
-receiver (Microserving, Table 3: transfers are hidden).
+"""Measures what a transfer costs those who compute meanwhile: the prompt of the sender, and the
+steps of the receiver (Microserving, Table 3: transfers are hidden).
 
     python benchmarks/microserving/hidden.py [--models small] [--lengths 1000 3000] [--quick]
 
@@ -51,7 +51,7 @@ class Round:
         self._is_over = False
 
     async def run(self, way: Way) -> tuple[float, float, float]:
-        """Seconds of the prompt, of a step, and of the wait."""
+        """Run one round; return the seconds of the prompt, of a step, and of the wait."""
         is_sending = way != "alone"
         if is_sending:
             slots = i32(range(len(self._tokens)))

@@ -1,5 +1,5 @@
-"""A context that moves to another node, over one that is computed again there (Microserving,
-Fig. 12).
+"""Moves a context to another node, and compares the time with computing it again there
+(Microserving, Fig. 12).
 
     python benchmarks/microserving/migration.py [--contexts 500 2500 4500] [--quick]
 
@@ -38,7 +38,7 @@ CONTEXTS, QUICK_CONTEXTS, NEW = (500, 2500, 4500), (500,), 500
 
 
 class Nodes:
-    """``here`` has contexts, ``there`` answers."""
+    """Two nodes: ``here`` has the contexts, ``there`` answers."""
 
     def __init__(self, here: Server, there: Server, key: str, vocab_size: int) -> None:
         self._here, self._there, self._key = here, there, key

@@ -1,4 +1,4 @@
-"""A running decode that moves to another node: how long its client waits, in decode steps.
+"""Moves a running decode to another node, and measures how long its client waits, in decode steps.
 
     python benchmarks/microserving/moved_decode.py [--contexts 500 2500] [--quick]
 
@@ -44,7 +44,7 @@ NUM_TOKENS, MOVED_AT = 128, 48
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``came_s`` by the client's clock."""
+    """One event of a stream. ``came_s``: when it came, by the client's clock."""
 
     came_s: float
     num_tokens: int
@@ -62,7 +62,7 @@ class Run:
 
 
 class Cluster:
-    """``router`` over two nodes, with ``admin_key``."""
+    """A cluster: ``router`` over two nodes, with ``admin_key``."""
 
     def __init__(self, router: Server, admin_key: str, vocab_size: int) -> None:
         self._router = router

@@ -1,4 +1,4 @@
-"""Nodes and routers that share a key, as processes of this machine."""
+"""Starts nodes and routers that share a key, as processes of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODEL = "m"
 
 
 def new_key(scratch: Path) -> Path:
-    """The file of a new key, which only its owner can read."""
+    """Write a new key to a file that only its owner can read; return the file."""
     path = scratch / "cluster.key"
     path.touch(mode=0o600)
     path.write_text(secrets.token_hex(32))
@@ -24,7 +24,7 @@ def new_key(scratch: Path) -> Path:
 def start_node(
     directory: Path, key_file: Path, dtype: str, num_threads: int, *options: str
 ) -> Server:
-    """A node that serves the model of ``directory``."""
+    """Start a node that serves the model of ``directory``."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli", "serve", str(directory), "--port", str(port)]
     command += ["--model-name", MODEL, "--dtype", dtype, "--num-threads", str(num_threads)]
@@ -33,7 +33,7 @@ def start_node(
 
 
 def start_router(nodes: Sequence[Server], strategy: str, *options: str) -> Server:
-    """A router before ``nodes``; ``options`` are further ones of ``quire router``."""
+    """Start a router before ``nodes``; ``options`` are further ones of ``quire router``."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli", "router", "--strategy", strategy]
     for number, node in enumerate(nodes):

@@ -1,4 +1,5 @@
-"""What a router costs: first tokens and tokens per second through it, over those of its node.
+"""Measures what a router costs: first tokens and tokens per second through it, over those of its
+node.
 
     python benchmarks/microserving/router_cost.py [--models small] [--requests 32] [--quick]
 
@@ -49,7 +50,7 @@ PROMPT, OUTPUT, NUM_FIRST = 128, 64, 30
 def run(
     asked: Server, node: Server, router: Server, model: str, count: int, seed: int
 ) -> dict[str, float]:
-    """One round over ``asked``."""
+    """Send one round of requests to the server ``asked``, and return what it took."""
     random = np.random.default_rng(seed)
     prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
     url = asked.completions_url

@@ -1,4 +1,5 @@
-"""The figures of LLM Microserving's evaluation with one command; each script draws its own.
+"""Produces the figures of LLM Microserving's evaluation with one command; each script draws its
+own.
 
     python benchmarks/microserving/run.py [--only transfer migration] [--quick]
 

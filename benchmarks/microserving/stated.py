@@ -1,4 +1,4 @@
-"""The stated A100 of the figures that no small machine can measure (Microserving, 4.1 and Table 3).
+"""States the A100 of the figures that no small machine can measure (Microserving, 4.1 and Table 3).
 
 Frozen before the first comparison. From the paper: 500 tokens of Llama 3.1 8B behind 500, 2500 and
 4500 others take 1.247, 1.391 and 1.564 ms a layer, and K and V of 1000, 3000 and 5000 tokens 0.197,

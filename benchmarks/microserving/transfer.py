@@ -1,5 +1,5 @@
-"""K and V from one engine process to another: bytes per second, and the time over that of computing
-them (Microserving, Table 3).
+"""Sends K and V from one engine process to another: bytes per second, and the time over that of
+computing them (Microserving, Table 3).
 
     python benchmarks/microserving/transfer.py [--models small] [--lengths 1000 3000 5000] [--quick]
 

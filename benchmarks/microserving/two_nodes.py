@@ -1,4 +1,4 @@
-"""The virtual cluster against two real nodes: the same requests, behind the same strategies.
+"""Compares the virtual cluster with two real nodes: the same requests, behind the same strategies.
 
     python benchmarks/microserving/two_nodes.py [--rates 1 2] [--requests 120] [--quick]
 
@@ -82,7 +82,7 @@ class Real:
 
 
 def load_of(rate: float, num_requests: int, seed: int) -> RequestLoad:
-    """``rate``: of each node."""
+    """Return the load at ``rate`` requests per second for each node."""
     return RequestLoad(num_requests, rate * NUM_NODES, PROMPTS, ANSWERS, seed=seed)
 
 
@@ -95,7 +95,8 @@ def alone_of(seed: int) -> RequestLoad:
 
 
 def on_nodes(strategy: StrategySource, load: RequestLoad, core: int | None) -> Real:
-    """``load`` over nodes of its own. ``core``: which all processes share, if they shall."""
+    """Play ``load`` over nodes of its own. ``core``: the core that all processes share, if they
+    shall."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         key = new_key(scratch)
@@ -169,7 +170,7 @@ def _times(
 def simulated(
     strategy: StrategySource, load: RequestLoad, engine: EngineSpec, real: Real
 ) -> ClusterSummary:
-    """``load`` in virtual time, over engines like ``engine``."""
+    """Play ``load`` in virtual time, over engines like ``engine``."""
     pool = real.info.pool
     token_bytes = sum(group.bytes_per_block for group in pool.groups) // pool.page_size
     engine = replace(engine, num_layers=real.info.num_layers, token_bytes=token_bytes)
@@ -199,7 +200,7 @@ def own_engine(real: Real) -> EngineSpec:
 
 
 def compared(real: Real, summary: ClusterSummary) -> Row:
-    """Simulated over real, less 1."""
+    """Return the simulated figure over the real one, less 1."""
     return {
         f"{name} {part}": round(
             getattr(getattr(summary, name), part) / getattr(real.times[name], part) - 1, 3

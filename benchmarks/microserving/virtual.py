@@ -1,4 +1,5 @@
-"""What the figures in virtual time share: who takes part, one point of a curve, and its table."""
+"""Holds what the figures in virtual time share: who takes part, one point of a curve, and its
+table."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ Row = dict[str, Any]
 def options(
     description: str | None, contenders: Sequence[Contender] = ()
 ) -> argparse.ArgumentParser:
-    """``contenders``: from whom ``--only`` may choose (``chosen``)."""
+    """Return a parser of the options of a figure's script. ``contenders``: those from whom
+    ``--only`` may choose (``chosen``)."""
     made = plain_parser(description)
     if contenders:
         names = [one.name for one in contenders]
@@ -70,7 +72,8 @@ def curves(
     labels: Mapping[str, Any] | None = None,
     **load: Any,
 ) -> list[Row]:
-    """A point for each contender, rate and seed. ``load``: further fields of ``RequestLoad``."""
+    """Return a point for each contender, rate and seed. ``load``: further fields of
+    ``RequestLoad``."""
     num_requests = num_requests_of(arguments)
     return [
         measure(
@@ -110,7 +113,7 @@ def _median(rows: Sequence[Row]) -> Row:
 
 
 def measure(contender: Contender, load: RequestLoad, **labels: Any) -> Row:
-    """One point. ``load``: its rate is that of all nodes."""
+    """Return one point of a curve. ``load``: its rate is that of all nodes together."""
     study = ClusterStudy(
         load=load,
         num_nodes=contender.num_nodes,
@@ -142,8 +145,8 @@ def measure(contender: Contender, load: RequestLoad, **labels: Any) -> Row:
 
 
 def over(rows: Sequence[Row], figure: str, contender: str, base: str, **where: Any) -> list[Row]:
-    """``figure`` of ``contender`` over that of ``base``, for each rate at which both are, from
-    among the rows that have ``where``."""
+    """Return ``figure`` of ``contender`` over that of ``base`` for each rate at which both were
+    measured, among the rows that match ``where``."""
     found = {
         (row["rate"], row["contender"]): row[figure]
         for row in rows
@@ -157,7 +160,7 @@ def over(rows: Sequence[Row], figure: str, contender: str, base: str, **where: A
 
 
 def panels(rows: Sequence[Row], figures: Iterable[tuple[str, str]], **where: Any) -> list[Panel]:
-    """One panel for each column and its label."""
+    """Return one panel for each column, under its label."""
     chosen = [row for row in rows if all(row[name] == value for name, value in where.items())]
     names = list(dict.fromkeys(row["contender"] for row in chosen))
     return [

@@ -1,4 +1,4 @@
-"""A checkpoint that serves longer prompts than it was made for, for timings alone."""
+"""Makes a checkpoint that serves longer prompts than it was made for, for timings alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NUM_POSITIONS = 8192
 
 
 def widened(directory: Path, scratch: Path) -> Path:
-    """The checkpoint in ``scratch``, with ``NUM_POSITIONS`` positions."""
+    """Return the checkpoint that was written to ``scratch``, with ``NUM_POSITIONS`` positions."""
     for path in directory.iterdir():
         if path.name != "config.json":
             (scratch / path.name).symlink_to(path.resolve())

@@ -1,4 +1,4 @@
-"""Prompts with popular beginnings over several engines, in virtual time.
+"""Plays prompts with popular beginnings over several engines, in virtual time.
 
     python benchmarks/microserving/zipf.py [--nodes 8] [--prefixes 64] [--requests 600] [--quick]
 

@@ -1,4 +1,4 @@
-"""The contenders, how each is started, and where its files are.
+"""Names the contenders, how each is started, and where its files are.
 
 Everything is in one folder, ``--cache``: the models, and an environment for each peer (see
 ``install``). A missing peer is left out, with a message that shows the command to install it.
@@ -56,7 +56,7 @@ class PeerLaunch:
 
 
 def model_directory(cache: Path, model: str) -> Path:
-    """The directory of the checkpoint ``model``, which is created if missing."""
+    """Return the directory of the checkpoint ``model``, which is created if it is missing."""
     if model not in SHAPES:
         raise SystemExit(f"no model is called {model!r}: choose from {', '.join(SHAPES)}")
     path = cache / "models" / model
@@ -67,7 +67,7 @@ def model_directory(cache: Path, model: str) -> Path:
 
 
 def launch(name: str, model: str, cache: Path) -> PeerLaunch:
-    """How to start contender ``name`` on ``model``.
+    """Return how to start contender ``name`` on ``model``.
 
     Raises:
         PeerMissing: it is not installed below ``cache``.
@@ -106,8 +106,8 @@ def launch(name: str, model: str, cache: Path) -> PeerLaunch:
 
 
 def quantises(name: str) -> bool:
-    """Whether a contender reads weights of fewer bits than the checkpoint's. Only contenders that
-    agree in this are compared."""
+    """Return whether a contender reads weights of fewer bits than the checkpoint's. Only contenders
+    that agree in this are compared."""
     return name == "quire-int8" or name in LLAMACPP_TYPES
 
 
@@ -117,8 +117,8 @@ def gguf_file(cache: Path, model: str, kind: str) -> Path:
 
 
 def default_peers() -> tuple[str, ...]:
-    """The peers to measure on this machine. vLLM in float32 only where the processor has no bf16:
-    vLLM emulates it there, and float32 is its best type for most requests."""
+    """Return the peers to measure on this machine. vLLM in float32 is one only where the processor
+    has no bf16: vLLM emulates it there, and float32 is its best type for most requests."""
     return tuple(name for name in PEERS if name != "vllm-float32" or not multiplies_bf16())
 
 
@@ -140,7 +140,7 @@ def install_command(name: str, cache: Path) -> str:
 
 
 def peer_python(cache: Path, name: str) -> str:
-    """The interpreter of the peer's environment.
+    """Return the interpreter of the peer's environment.
 
     Raises:
         PeerMissing: it is not installed.
@@ -152,7 +152,7 @@ def peer_python(cache: Path, name: str) -> str:
 
 
 def vllm_environment(cache: Path) -> dict[str, str]:
-    """The environment in which vLLM uses every core, offline, with the allocator that it
+    """Return the environment in which vLLM uses every core, offline, with the allocator that it
     recommends."""
     preload = [
         path

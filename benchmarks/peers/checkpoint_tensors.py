@@ -1,4 +1,4 @@
-"""The weights of a checkpoint as llama.cpp names and orders them.
+"""Reads the weights of a checkpoint as llama.cpp names and orders them.
 
 Reads safetensors files by itself and imports only numpy, because it runs in llama.cpp's own
 environment, which has neither torch nor Quire. Knows Llama's layers alone.
@@ -41,7 +41,8 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def llama_tensors(directory: Path) -> Iterator[tuple[str, Floats]]:
-    """Every tensor with llama.cpp's name. Raises ``KeyError`` for one that Llama does not have."""
+    """Yield every tensor with llama.cpp's name. Raises ``KeyError`` for one that Llama does not
+    have."""
     config = read_config(directory)
     for path in sorted(directory.glob("*.safetensors")):
         for name, tensor in read_safetensors(path):
@@ -58,14 +59,14 @@ def llama_name(name: str) -> str:
 
 
 def interleaved(rows: Floats, num_heads: int) -> Floats:
-    """Rotary embeddings of llama.cpp turn neighbouring rows of a head, those of the checkpoint rows
-    that are half a head apart."""
+    """Return the rows in llama.cpp's order: its rotary embeddings turn neighbouring rows of a head,
+    those of the checkpoint rows that are half a head apart."""
     halves = rows.reshape(num_heads, 2, -1, *rows.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
 def read_safetensors(path: Path) -> Iterator[tuple[str, Floats]]:
-    """The file's tensors as float32, in the order of their names.
+    """Yield the file's tensors as float32, in the order of their names.
 
     Raises:
         ValueError: a tensor has another type than bf16 or float32.

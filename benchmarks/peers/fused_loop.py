@@ -1,4 +1,4 @@
-"""The engine's own decode loop, driven directly by messages like those of control.
+"""Runs the engine's own decode loop, driven directly by messages like those of control.
 
 The baseline for the overhead of control, programs and processes. Knows only how to execute a
 message: ``execute`` may be an engine in this process or one behind a node (``pie.engine_tap``).
@@ -46,8 +46,8 @@ class FusedLoop:
     def generate(
         self, prompts: list[list[int]], num_tokens: int, arrived: Arrived, *, message_s: float
     ) -> None:
-        """Greedy, ``num_tokens`` for each prompt; a message takes about ``message_s`` seconds (at
-        least one step)."""
+        """Generate greedily, ``num_tokens`` for each prompt; a message takes about ``message_s``
+        seconds (at least one step)."""
         ids = range(len(prompts))
         for chunks in self._messages(prompts):
             self._prefill(chunks, num_tokens)

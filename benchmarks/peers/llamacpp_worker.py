@@ -1,4 +1,4 @@
-"""llama.cpp as built for this machine, on a GGUF file. Runs in its own environment.
+"""Runs llama.cpp as built for this machine on a GGUF file, in llama.cpp's own environment.
 
 Drives the C interface directly, as llama.cpp's server does: all sequences are decoded in one batch,
 prompts are computed in batches of its default size, each sequence has a part of the cache of its

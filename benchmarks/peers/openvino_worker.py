@@ -1,4 +1,5 @@
-"""openvino-genai's continuous-batching pipeline, on an exported model. Runs in its environment."""
+"""Runs openvino-genai's continuous-batching pipeline on an exported model, in its own
+environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer in a process of its own that stays loaded while rounds alternate.
+"""Keeps a peer loaded in a process of its own while rounds alternate.
 
 Owns the process and its protocol: one JSON line out, one back. The worker's standard error goes to
 a log file, whose end is shown when it fails.
@@ -25,7 +25,7 @@ class PeerFailed(Exception):
 
 
 class PeerProcess:
-    """A context manager. ``order``: the argument of the worker's ``load``."""
+    """A peer's process, as a context manager. ``order``: the argument of the worker's ``load``."""
 
     def __init__(
         self, command: Sequence[str], order: Mapping[str, Any], environment: Mapping[str, str]
@@ -45,8 +45,8 @@ class PeerProcess:
         self.load_s: float = loaded["load_s"]
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> dict[str, float]:
-        """One run; see ``worker.Stopwatch.report``. ``cpu_s``: the processor time of the worker and
-        its children meanwhile.
+        """Do one run; see ``worker.Stopwatch.report``. ``cpu_s``: the processor time of the worker
+        and its children meanwhile.
 
         Raises:
             PeerFailed: the worker has ended.
@@ -81,7 +81,7 @@ class PeerProcess:
         return f"{command} ended with status {status}; it last said:\n  " + "\n  ".join(lines)
 
     def close(self) -> None:
-        """Closing its input ends the worker."""
+        """End the worker by closing its input."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

@@ -1,4 +1,4 @@
-"""Quire as a contender: through a node with its engine process, or the engine alone.
+"""Runs Quire as a contender: through a node with its engine process, or the engine alone.
 
 ``mode`` of the order: ``decode`` runs one program per prompt that issues one ``decode`` command;
 ``fine`` runs one program per prompt that chooses from the distribution of every step
@@ -76,7 +76,7 @@ class NodeModel:
 async def decode(
     api: Api, prompt: list[int], num_tokens: int, index: int, arrived: Arrived
 ) -> None:
-    """The whole loop as one command."""
+    """Run the whole loop as one command."""
     queue = api.create_queue()
     page_size = queue.page_size
     pages = api.alloc_kvpage(queue, -(-(len(prompt) + num_tokens) // page_size))
@@ -87,7 +87,7 @@ async def decode(
 
 
 async def fine(api: Api, prompt: list[int], num_tokens: int, index: int, arrived: Arrived) -> None:
-    """The program takes every step."""
+    """Take every step in the program."""
     queue = api.create_queue()
     embeds = api.alloc_emb(queue, len(prompt))
     pages = api.alloc_kvpage(queue, -(-(len(prompt) + num_tokens) // queue.page_size))

@@ -1,5 +1,5 @@
-"""Start-up steps that ``quire serve`` takes before it starts a node. Import this before the node's
-modules, because importing it chooses the form of control."""
+"""Takes the start-up steps that ``quire serve`` takes before it starts a node. Import this before
+the node's modules, because importing it chooses the form of control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers' ``generate`` with its default cache, on torch's default number of threads."""
+"""Runs transformers' ``generate`` with its default cache, on torch's default number of threads."""
 
 from __future__ import annotations
 

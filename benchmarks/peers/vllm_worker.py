@@ -1,4 +1,4 @@
-"""vLLM on CPU, its engine stepped in this process. Runs in vLLM's own environment."""
+"""Runs vLLM on CPU, its engine stepped in this process, in vLLM's own environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Common parts of all workers: requests arrive as JSON lines, answers leave as JSON lines.
+"""Holds what all workers have in common: requests arrive as JSON lines, answers leave as JSON
+lines.
 
 A worker runs in its peer's own environment, so this module imports only the standard library and
 does not know Quire. Standard output is for answers; other output of a peer goes to standard error.

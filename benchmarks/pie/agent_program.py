@@ -1,4 +1,5 @@
-"""Three agents as one program of the node (Pie 7.1): ReAct, CodeAct, Swarm, with forced tokens.
+"""Runs three agents as one program of the node (Pie 7.1): ReAct, CodeAct, Swarm, with forced
+tokens.
 
 Self-contained, because the node gets this file's text. The plan fixes what an agent reads and how
 much it writes, so that random weights suffice. ``react`` calls a web service after each turn;

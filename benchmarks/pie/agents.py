@@ -1,4 +1,4 @@
-"""Agents beside the model against the same agents as clients (Pie 7.1, Fig. 6).
+"""Compares agents beside the model with the same agents as clients (Pie 7.1, Fig. 6).
 
     python benchmarks/pie/agents.py [--agents 16] [--at-once 8] [--peers vllm transformers]
 
@@ -61,7 +61,8 @@ Ran = dict[str, CrowdMeasurement]
 
 
 def make_plan(kind: str, number: int, service: str, vocab_size: int) -> Plan:
-    """The plan of the agent with this number, for every contender; seeds determine content."""
+    """Return the plan of the agent with this number, for every contender; seeds determine
+    content."""
     return {
         "kind": kind,
         "seed": 1000 + 100 * number,
@@ -187,7 +188,7 @@ async def run_kinds(
 
 
 def measure(model: str, arguments: argparse.Namespace) -> dict[str, list[Ran]]:
-    """The measurements of each kind of agent, per contender and round."""
+    """Measure each kind of agent; return its rounds per contender."""
     source = (HERE / "agent_program.py").read_text(encoding="utf-8")
     distance_s = arguments.distance
     with ExitStack() as stack:

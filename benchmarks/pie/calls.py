@@ -1,4 +1,4 @@
-"""Processor time of a call while 896 programs are alive (Pie, Fig. 10).
+"""Measures the processor time of a call while 896 programs are alive (Pie, Fig. 10).
 
     python benchmarks/pie/calls.py [--alive 896] [--kinds native compiled python] [--quick]
 
@@ -43,7 +43,7 @@ STEPS_OF_ALL = {"embed + forward + dist": STEPS, "a single step": 1}
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """Microseconds of processor time per call."""
+    """The cost of one kind of call: microseconds of processor time per call."""
 
     node_us: float
     sandbox_us: float
@@ -106,7 +106,8 @@ class Alive:
 
 
 def processor_s(pid: int) -> float:
-    """Processor time of all threads of a process, from the scheduler's counter in nanoseconds."""
+    """Return the processor time of all threads of a process in seconds, from the scheduler's
+    counter in nanoseconds."""
     folders = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((one / "schedstat").read_text().split()[0]) for one in folders) / 1e9
 

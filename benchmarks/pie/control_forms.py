@@ -1,4 +1,5 @@
-"""What compiling the control core saves the node: the same benchmark in both forms, in turn.
+"""Measures what compiling the control core saves the node: the same benchmark in both forms, in
+turn.
 
     quire compile && python benchmarks/pie/control_forms.py [--of calls] [--quick]
 
@@ -35,7 +36,8 @@ SCRIPTS = {
 
 
 def run_once(name: str, form: str, arguments: Any) -> dict[str, float]:
-    """The medians of one process, by row. Exits if the process has run the other form."""
+    """Run the script once and return the medians of its rows. Exits if its process has run the
+    other form."""
     script, options, key, measure = SCRIPTS[name]
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(

@@ -1,4 +1,5 @@
-"""Concurrent runs: programs launched on a node, or driven from outside, and how long each takes.
+"""Runs many tasks at once, as programs on a node or driven from outside, and measures how long each
+takes.
 
 Owns a round (a new run starts whenever one has ended) and the launch of programs from a distance.
 Does not know what is run.
@@ -28,7 +29,7 @@ class CrowdMeasurement:
 async def run_crowd(
     run: Callable[[T], Awaitable[object]], tasks: Sequence[T], at_once: int
 ) -> CrowdMeasurement:
-    """``run`` each of ``tasks``, ``at_once`` of them at a time."""
+    """Run each of ``tasks``, ``at_once`` of them at a time."""
     times: list[float] = []
     waiting = iter(tasks)
 

@@ -1,4 +1,4 @@
-"""When to send a message: adaptive dispatch against its three baselines (Pie, Table 5).
+"""Compares adaptive dispatch of messages with its three baselines (Pie, Table 5).
 
     python benchmarks/pie/dispatch.py [--programs 128] [--models small] [--quick]
 

@@ -1,4 +1,4 @@
-"""The baselines of Pie's Table 5: dispatch policies other than Quire's own."""
+"""Implements the baselines of Pie's Table 5: dispatch policies other than Quire's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The engine process of a node with a fake engine, with the start-up and protocol of a real one."""
+"""Runs the engine process of a node with a fake engine, with the start-up and protocol of a real
+one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The function-calling workflow as a program of the node, with optimisations one by one (Pie 7.2).
+"""Runs the function-calling workflow as a program of the node, with optimisations one by one (Pie
+7.2).
 
 Self-contained, because the node gets this file's text. The plan says which specifications a run
 needs, in which order, and which of its calls need an answer. ``export``: specifications are modules
@@ -38,7 +39,7 @@ class Run:
         return tokens_of(part["seed"], part["count"], self.plan["vocab_size"])
 
     async def begin(self) -> list[int]:
-        """The tokens to continue with: the question, preceded by everything that is not in
+        """Return the tokens to continue with: the question, preceded by everything that is not in
         modules."""
         parts = [self.plan["system"], *self.plan["specifications"]]
         question = self.tokens(self.plan["question"])
@@ -50,8 +51,8 @@ class Run:
         return question
 
     async def module(self, part: dict[str, int]) -> list[KvPage]:
-        """Pages of ``part`` at its place in the schema, computed by the first agent that needs
-        them."""
+        """Return the pages of ``part`` at its place in the schema, computed by the first agent that
+        needs them."""
         api, queue = self.api, self.queue
         name = f"specification/{part['seed']}"
         try:

@@ -1,4 +1,4 @@
-"""The smallest program that sends a message; ``hello.c`` does the same."""
+"""Sends a message and ends: the smallest such program; ``hello.c`` does the same."""
 
 from quire.core.errors import MailboxClosed
 from quire.programs.api import Api

@@ -1,4 +1,4 @@
-"""Launch to first message, 1 to 896 programs at once (Pie, Fig. 9).
+"""Measures the time from launch to first message, of 1 to 896 programs at once (Pie, Fig. 9).
 
     python benchmarks/pie/launch.py [--numbers 1 64 896] [--kinds native compiled python] [--quick]
 

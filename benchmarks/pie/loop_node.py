@@ -1,4 +1,5 @@
-"""A node in this process, with its engine in another, that runs the loops of ``loops``."""
+"""Starts a node in this process, with its engine in another, and runs the loops of ``loops`` on
+it."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ async def loop_node(
 
 
 def run_fused(engine: TappedEngine, prompts: list[list[int]], num_tokens: int) -> Ran:
-    """The engine's own loop, in one message, with the node idle."""
+    """Run the engine's own loop, in one message, with the node idle."""
     watch = Stopwatch(len(prompts))
     FusedLoop(engine.execute, engine.info.pool).generate(
         prompts, num_tokens, watch.arrived, message_s=math.inf
@@ -83,7 +84,7 @@ def run_fused(engine: TappedEngine, prompts: list[list[int]], num_tokens: int) -
 
 
 async def run_loops(node: Node, loop: Loop, prompts: list[list[int]], num_tokens: int) -> Ran:
-    """One program per prompt."""
+    """Run one program per prompt."""
     watch, began_cpu_s = Stopwatch(len(prompts)), time.process_time()
     handles = []
     for index, prompt in enumerate(prompts):

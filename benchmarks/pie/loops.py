@@ -1,4 +1,4 @@
-"""The same greedy completion in four ways, from one command to single steps.
+"""Completes the same prompt greedily in four ways, from one command to single steps.
 
 ``decode``   one command: the engine's own loop. ``slots``    ``embed_txt``, ``forward``, ``sample``
 for each token, issued two steps ahead: a step

@@ -1,5 +1,5 @@
-"""What an application gains by knowing its own structure: three optimisations stacked (Pie 7.2,
-Fig. 7).
+"""Measures what an application gains by knowing its own structure: three optimisations stacked (Pie
+7.2, Fig. 7).
 
     python benchmarks/pie/optimisations.py [--agents 32] [--at-once 16] [--quick]
                                            [--specification-tokens 192 448]
@@ -63,7 +63,7 @@ VARIANTS: dict[str, dict[str, bool]] = {
 
 
 def make_plan(agent: int, length: int, service: str, vocab_size: int) -> Plan:
-    """The plan of the agent with this number, for every contender, with specifications of
+    """Return the plan of the agent with this number, for every contender, with specifications of
     ``length`` tokens. Module ``i`` is needed half as often as module ``i // 2``; seeds determine
     content."""
     chance = random.Random(agent)
@@ -121,7 +121,7 @@ async def run_agents(
 async def as_client(
     server: Server, model: str, distance_s: float, links: Links, plan: Plan
 ) -> None:
-    """The workflow from outside: one completion per turn, followed by one call."""
+    """Run the workflow from outside: one completion per turn, followed by one call."""
 
     def tokens(part: dict[str, int]) -> list[int]:
         return tokens_of(part["seed"], part["count"], plan["vocab_size"])
@@ -200,7 +200,7 @@ def options() -> argparse.Namespace:
 
 
 def measure_model(model: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of all specification lengths; also draws them."""
+    """Return the rows of all specification lengths, and draw them."""
     rows = []
     ratios: dict[str, list[Figure]] = {}
     for length in arguments.specification_tokens:

@@ -1,4 +1,4 @@
-"""A node with a fake engine, and the programs that are launched on it.
+"""Starts a node with a fake engine, and builds the programs that are launched on it.
 
 The benchmarks measure the path of programs and their calls, which an engine's work would hide. The
 fake engine is a process of its own behind a real engine's transport, so that its time is not the
@@ -59,7 +59,7 @@ def _model_files(config: EngineConfig) -> ModelFiles:
 
 @asynccontextmanager
 async def started_node(engine: EnginePid | None = None, **sandbox: Any) -> AsyncIterator[Node]:
-    """``engine`` receives the process id of the fake engine. ``sandbox``: settings of
+    """Start a node. ``engine`` receives the process id of the fake engine. ``sandbox``: settings of
     ``SandboxConfig``."""
     config = NodeConfig(
         engines=(EngineConfig(source="fake", name=ModelId("fake")),),
@@ -82,7 +82,7 @@ async def started_node(engine: EnginePid | None = None, **sandbox: Any) -> Async
 
 
 async def programs(node: Node, kinds: list[str]) -> dict[str, Program]:
-    """The programs of ``kinds`` that can be built here."""
+    """Build the programs of ``kinds``, those that can be built here."""
     made: dict[str, Program] = {}
     for kind in kinds:
         if kind == "native":
@@ -97,7 +97,7 @@ async def programs(node: Node, kinds: list[str]) -> dict[str, Program]:
 
 
 def compiled_hello() -> bytes | None:
-    """``hello.c`` compiled to a module; ``None`` without a compiler."""
+    """Compile ``hello.c`` to a module; return None without a compiler."""
     if shutil.which("zig"):
         compiler = ["zig", "cc"]
     elif find_spec("ziglang"):

@@ -1,4 +1,4 @@
-"""The SDK's ``Context`` as a client can have it: a list of tokens, sent with every request.
+"""Offers the SDK's ``Context`` as a client can have it: a list of tokens, sent with every request.
 
 The operations that the library's techniques need, over an OpenAI-compatible server at a distance. A
 fork is a copy of the list; the server must find shared parts in its prefix cache. A distribution is
@@ -70,7 +70,7 @@ class RemoteModel:
         return made
 
     async def complete(self, prompt: Sequence[int], **options: Any) -> dict[str, Any]:
-        """The first choice after ``prompt``."""
+        """Return the first choice after ``prompt``."""
         body = {"prompt": list(prompt), "return_token_ids": True, **options}
         choice: dict[str, Any] = (await self.post("/v1/completions", body))["choices"][0]
         return choice
@@ -84,7 +84,7 @@ class RemoteModel:
         max_tokens: int = 256,
         **options: Any,
     ) -> str:
-        """The reply to one question, as the library's ``ask``."""
+        """Return the reply to one question, as the library's ``ask`` does."""
         messages = [{"role": "user", "content": question}]
         if system:
             messages = [{"role": "system", "content": system}, *messages]
@@ -138,7 +138,7 @@ class RemoteContext:
         )
 
     async def next_dist(self, *, top_k: int) -> Dist:
-        """The best ``top_k`` of the next token's distribution."""
+        """Return the best ``top_k`` of the next token's distribution."""
         options = {"max_tokens": 1, "temperature": 0, "logprobs": top_k}
         choice = await self.model.complete(self.tokens, **options)
         best = choice["logprobs"]["top_logprobs"][0]

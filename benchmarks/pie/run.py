@@ -1,4 +1,4 @@
-"""All figures of Pie's evaluation with one command; each script draws its own.
+"""Produces all figures of Pie's evaluation with one command; each script draws its own.
 
     python benchmarks/pie/run.py [--only agents techniques] [--quick] [--peers vllm]
 

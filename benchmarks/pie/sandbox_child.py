@@ -1,4 +1,4 @@
-"""The sandbox process of a node with a fake engine: its model has the fake tokenizer."""
+"""Runs the sandbox process of a node with a fake engine: its model has the fake tokenizer."""
 
 from __future__ import annotations
 

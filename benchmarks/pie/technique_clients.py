@@ -1,4 +1,5 @@
-"""The library's techniques as clients of an OpenAI-compatible server, where a client can do them.
+"""Implements the library's techniques as clients of an OpenAI-compatible server, where a client can
+do them.
 
 Each gets a model at a distance and the program's arguments, and returns its result in the form of
 the program's answer. The logic is the library's own, over ``RemoteContext``; a fork is a separate
@@ -141,7 +142,7 @@ async def plain_decoding(model: RemoteModel, prompt: Sequence[int], args: Args) 
 
 
 async def resent_window(model: RemoteModel, prompt: Sequence[int], args: Args) -> str:
-    """One request per token with the sinks and the window, whose K is computed anew."""
+    """Send one request per token with the sinks and the window, whose K is computed anew."""
     _, max_tokens, num_sinks, window = args
     tokens, sinks = list(prompt), int(num_sinks)
     for _ in range(int(max_tokens)):

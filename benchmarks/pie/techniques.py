@@ -1,4 +1,5 @@
-"""Techniques beside the model against the same techniques as clients (Pie 7.2 and 7.3, Fig. 8).
+"""Compares techniques beside the model with the same techniques as clients (Pie 7.2 and 7.3, Fig.
+8).
 
     python benchmarks/pie/techniques.py [--at-once 4] [--distances 0 0.02] [--quick]
 
@@ -47,9 +48,9 @@ PAPER = {"latency": "up to 28 % less", "throughput": "up to 34 % more"}
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """``draw``: one question's arguments. ``client``: the client's version, ``can``: whether that
-    is the technique itself. ``read``: extracts the answer from the program's result. ``system``:
-    the conversation's system text."""
+    """One technique. ``draw``: makes the arguments of one question. ``client``: the client's
+    version, ``can``: whether that is the technique itself. ``read``: extracts the answer from the
+    program's result. ``system``: the conversation's system text."""
 
     program: str
     draw: Callable[[Random], tuple[str, ...]]
@@ -127,7 +128,7 @@ TECHNIQUES: dict[str, Technique] = {
 async def drawn(
     technique: Technique, model: RemoteModel, num: int, seed: int
 ) -> list[AskedQuestion]:
-    """Questions with their conversations as tokens, which are precomputed for clients."""
+    """Draw questions, with their conversations as tokens, which are precomputed for clients."""
     random = Random(f"{technique.program}/{seed}")
     asked = []
     for _ in range(num):
@@ -158,7 +159,7 @@ class TechniqueResults:
 
     @property
     def latency(self) -> Figure:
-        """The program's latency divided by the client's."""
+        """Return the program's latency divided by the client's."""
         times = {name: [run.p50_s for run in runs] for name, runs in self.rounds.items()}
         return ratio(times["program"], times["client"])
 
@@ -170,7 +171,7 @@ class TechniqueResults:
 
 
 def in_pairs(turns: list[CrowdMeasurement]) -> list[CrowdMeasurement]:
-    """Merges each two turns into one round."""
+    """Merge each two turns into one round."""
     return [
         CrowdMeasurement(2 / (1 / one.per_s + 1 / other.per_s), (one.p50_s + other.p50_s) / 2)
         for one, other in zip(turns[::2], turns[1::2], strict=True)
@@ -178,8 +179,8 @@ def in_pairs(turns: list[CrowdMeasurement]) -> list[CrowdMeasurement]:
 
 
 def batch_of(contender: str, turn: int) -> int:
-    """The batch that a contender asks in a turn: 1 and 2, then 2 and 1, then 3 and 4 ...; both ask
-    the same batch in the warm-up turn."""
+    """Return the number of the batch that a contender asks in a turn: 1 and 2, then 2 and 1, then 3
+    and 4 ...; both ask the same batch in the warm-up turn."""
     if turn == 0:
         return 0
     pair, is_second = divmod(turn - 1, 2)
@@ -189,9 +190,9 @@ def batch_of(contender: str, turn: int) -> int:
 def measure(
     server: Server, name: str, distance_s: float, arguments: argparse.Namespace
 ) -> TechniqueResults:
-    """A round is two turns with two batches of questions in crossed order: both contenders ask the
-    same questions, and each of them once asks a batch second, when more of it is in the prefix
-    cache."""
+    """Measure one technique at one distance. A round is two turns with two batches of questions in
+    crossed order: both contenders ask the same questions, and each of them once asks a batch
+    second, when more of it is in the prefix cache."""
     technique, tokenizer = TECHNIQUES[name], load_tokenizer(resolve_source(SHIPPED_MODEL))
     batches: dict[int, list[AskedQuestion]] = {}
     taken = {"program": iter(range(1_000)), "client": iter(range(1_000))}

@@ -1,4 +1,4 @@
-"""What each degree of control over its decoding costs a program (Pie, Tables 3 and 4).
+"""Measures what each degree of control over its decoding costs a program (Pie, Tables 3 and 4).
 
     python benchmarks/pie/tpot.py [--models small 1b] [--programs 32] [--quick]
 

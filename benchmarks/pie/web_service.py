@@ -1,4 +1,4 @@
-"""A web service that answers each request after a delay, in a thread of its own."""
+"""Serves a web service that answers each request after a delay, in a thread of its own."""
 
 from __future__ import annotations
 

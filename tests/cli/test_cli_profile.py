@@ -71,7 +71,7 @@ async def test_the_programs_of_a_log_are_played_again(capsys: Capture, tmp_path:
     log, *files = (tmp_path / name for name in ("events.log", "a.json", "b.json"))
     await record(log)
     for file in files:
-        ran = invoke(capsys, "sim", "--log", str(log), "--json", str(file))
+        ran = invoke(capsys, "sim", "--log", str(log), "--output", str(file))
         assert ran.code == 0, ran.err
         assert "as recorded" in ran.out
     assert files[0].read_bytes() == files[1].read_bytes()
@@ -87,7 +87,7 @@ async def test_a_log_becomes_a_profile_that_a_simulation_obeys(
 ) -> None:
     log, profile, result = (tmp_path / name for name in ("events.log", "p.json", "r.json"))
     await record(log)
-    ran = invoke(capsys, "profile", "--log", str(log), "--out", str(profile))
+    ran = invoke(capsys, "profile", "--log", str(log), "--output", str(profile))
     assert ran.code == 0
     assert "the fit is off by" in ran.out
     written = json.loads(profile.read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ async def test_a_log_becomes_a_profile_that_a_simulation_obeys(
     )
     small = ("sim", "--workload", "bfcl", "--programs", "2", "--profile", str(profile))
     changed = ("--kv-tokens", "100000", "--cost", "row_s=7")
-    ran = invoke(capsys, *small, *changed, "--json", str(result))
+    ran = invoke(capsys, *small, *changed, "--output", str(result))
     assert ran.code == 0
     engines = json.loads(result.read_text(encoding="utf-8"))["study"]["engines"]
     assert engines["cost"] == {**written["cost"], **dict.fromkeys(stated, 0), "row_s": 7}
@@ -133,7 +133,7 @@ def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> 
     for arguments, words in (
         (("profile", "--log", str(empty)), "is empty or cut off"),
         (("profile", "quire-mini", "--log", str(empty)), "give one of them"),
-        (("profile", "--out", str(folder)), "there is no folder"),
+        (("profile", "--output", str(folder)), "there is no folder"),
         (("profile", "a", "--encoder", "b"), "--encoder b beside the model a: give one"),
         (("profile", "--log", str(empty), "--encoder", "b"), "--encoder b beside --log"),
         (("sim", "--profile", str(empty)), "damaged at character 0 of 0"),

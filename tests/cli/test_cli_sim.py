@@ -21,7 +21,7 @@ def test_policies_are_compared_and_the_same_seed_gives_the_same_bytes(
     files = [tmp_path / "first.json", tmp_path / "second.json"]
     policies = ("--policy", "fcfs", "--policy", "plas", "--policy", "srpt", "--policy", "gittins")
     first, second = (
-        invoke(capsys, *SMALL, *policies, "--load", "2", "--json", str(file)) for file in files
+        invoke(capsys, *SMALL, *policies, "--load", "2", "--output", str(file)) for file in files
     )
     assert first.code == 0
     assert first.out == second.out
@@ -52,7 +52,7 @@ def test_arrivals_costs_and_queues_are_obeyed(capsys: Capture, tmp_path: Path) -
         "--max-hold",
         "3",
     )
-    ran = invoke(capsys, *SMALL, *closed, *queues, *engines, *pauses, "--json", str(file))
+    ran = invoke(capsys, *SMALL, *closed, *queues, *engines, *pauses, "--output", str(file))
     assert ran.code == 0
     assert "3 at a time; 2 engines" in ran.out
     written = json.loads(file.read_text(encoding="utf-8"))
@@ -100,7 +100,7 @@ def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
         (("--policy-beta", "2"), "not for --policy fcfs"),
         (("--policy", "plas", "--policy-thresholds", "9,3"), "[9.0, 3.0]"),
         (("--resume-below", "0"), "--resume-below is 0 and --pause-above"),
-        (("--json", "missing-folder/out.json"), "no folder missing-folder"),
+        (("--output", "missing-folder/out.json"), "no folder missing-folder"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(

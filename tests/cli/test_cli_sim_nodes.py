@@ -35,7 +35,7 @@ def test_strategies_are_compared_and_the_same_options_give_the_same_bytes(
     strategies = [part for one in named for part in ("--strategy", one)]
     links = ("--link", "bytes_per_s=1e9,call_s=0,token_bytes=1000,num_layers=2")
     first, second = (
-        invoke(capsys, *SMALL, *SHORT, *strategies, *links, "--load", "0.5", "--json", str(file))
+        invoke(capsys, *SMALL, *SHORT, *strategies, *links, "--load", "0.5", "--output", str(file))
         for file in files
     )
     assert first.code == 0, first.err
@@ -60,7 +60,7 @@ def test_engines_and_rates_are_those_of_the_other_options(capsys: Capture, tmp_p
     file = tmp_path / "out.json"
     engine = ("--cost", "step_s=0.5", "--max-sequences", "3", "--kv-tokens", "4096")
     ran = invoke(
-        capsys, *SMALL, *SHORT, *engine, "--rate", "2", "--policy", "plas", "--json", str(file)
+        capsys, *SMALL, *SHORT, *engine, "--rate", "2", "--policy", "plas", "--output", str(file)
     )
     assert ran.code == 0, ran.err
     study = json.loads(file.read_text(encoding="utf-8"))["study"]
@@ -136,7 +136,7 @@ def profiled(capsys: Capture, folder: Path, profile: EngineProfile, *more: str) 
     file, out = folder / "m.json", folder / "out.json"
     file.write_text(encode_profile(profile), encoding="utf-8")
     given = ("--profile", str(file), "--strategy", "balanced:ratio=0.25,num_prefill=1")
-    ran = invoke(capsys, *SMALL, *SHORT, *given, *more, "--load", "0.5", "--json", str(out))
+    ran = invoke(capsys, *SMALL, *SHORT, *given, *more, "--load", "0.5", "--output", str(out))
     assert ran.code == 0, ran.err
     written = json.loads(out.read_text(encoding="utf-8"))
     (one,) = written["strategies"]

@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_the_policies_that_are_done(
     monkeypatch.setattr(sim, "examine", stopped)
     file = tmp_path / "out.json"
     policies = ("--policy", "fcfs", "--policy", "plas", "--policy", "srpt")
-    ran = invoke(capsys, *SMALL, *policies, "--json", str(file))
+    ran = invoke(capsys, *SMALL, *policies, "--output", str(file))
     assert ran.code == 130
     assert "fcfs" in ran.out
     assert "plas" not in ran.out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from docs_markdown import ROOT, anchors, blocks, links, pages
 
-from quire.cli.reference import reference
+from tools.pages.cli import reference
 
 LANGUAGES = {"", "python", "bash", "json", "toml", "yaml", "text"}
 DECISION_PARTS = ("**Context.**", "**Decision.**", "**Consequences.**")

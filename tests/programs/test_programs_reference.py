@@ -9,10 +9,11 @@ from programs_port import Ports
 
 from quire.core.errors import UnknownHandle
 from quire.core.traits import Trait
-from quire.programs import sdk, sdk_reference
+from quire.programs import sdk
 from quire.programs.api import TRAIT_FUNCTIONS, connect_api
-from quire.programs.reference import _functions, render
 from quire.programs.sdk import dists
+from tools.pages import sdk as sdk_page
+from tools.pages.api import _functions, render
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
@@ -23,16 +24,12 @@ tokenize detokenize get_vocabs get_next_dist"""
 
 
 def test_the_committed_file_is_current() -> None:
-    assert COMMITTED.read_text() == render(), (
-        "run: python -m quire.programs.reference > docs/reference/api.md"
-    )
+    assert COMMITTED.read_text() == render(), "run `make docs`"
 
 
 def test_the_sdk_is_documented_as_it_is() -> None:
-    page = sdk_reference.render()
-    assert COMMITTED.with_name("sdk.md").read_text() == page, (
-        "run: python -m quire.programs.sdk_reference > docs/reference/sdk.md"
-    )
+    page = sdk_page.render()
+    assert COMMITTED.with_name("sdk.md").read_text() == page, "run `make docs`"
     for name in sdk.__all__:
         assert name == "Sees" or f"\n### {name}\n" in page, name
     assert "\n#### next_dists_scored\n" in page
@@ -41,11 +38,11 @@ def test_the_sdk_is_documented_as_it_is() -> None:
 
 
 def test_what_is_documented_can_be_imported_from_where_the_page_says() -> None:
-    for heading, entries in sdk_reference.SECTIONS.items():
-        module = dists if heading in sdk_reference._NOTES else sdk
+    for heading, entries in sdk_page.SECTIONS.items():
+        module = dists if heading in sdk_page._NOTES else sdk
         for entry in entries:
             assert entry.__name__ in module.__all__, entry
-    assert "from quire.programs.sdk.dists import" in sdk_reference.render()
+    assert "from quire.programs.sdk.dists import" in sdk_page.render()
 
 
 async def test_every_function_of_every_trait_is_on_the_api(ports: Ports) -> None:

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> list[Tried]:
 
 
 def chosen_groups(options: argparse.Namespace) -> list[Group]:
-    """All groups, or the named one if it has a sample of its own."""
+    """Return all groups, or the named one if it has a sample of its own."""
     for group in GROUPS:
         if group.name == options.group:
             own_sample = options.own_sample or group.own_sample

@@ -1,5 +1,5 @@
-"""Which tests run which line, and how long each takes. A mutant is tested with those that run its
-line.
+"""Knows which tests run which line, and how long each takes. A mutant is tested with those that run
+its line.
 
 The test files are run once with line tracing. A file's results are kept until it or a module of the
 group changes: a change elsewhere moves none of the lines that matter. A test that fails without any
@@ -40,7 +40,8 @@ class CoverageMap:
         self.modules: dict[str, None] = {}
 
     def tests_of(self, mutant: Mutant, budget_s: float) -> list[str]:
-        """The fastest tests that run one of the mutant's lines, up to ``budget_s`` in total.
+        """Return the fastest tests that run one of the mutant's lines, up to ``budget_s`` in total.
+        A line that runs while its module is imported counts as run by every test.
 
         A line that runs while its module is imported counts as run by every test.
         """
@@ -62,7 +63,7 @@ class CoverageMap:
         return chosen
 
     def add(self, found: dict[str, Any]) -> None:
-        """What ``_part`` made: ``lines`` name tests by their place in ``seconds``."""
+        """Add what ``_part`` made: ``lines`` name tests by their place in ``seconds``."""
         self.seconds.update(found["seconds"])
         self.modules.update(dict.fromkeys(found["modules"]))
         names = [*found["seconds"], ""]  # AT_IMPORT is the last place

@@ -1,4 +1,4 @@
-"""The results so far, so that an interrupted run can be continued.
+"""Keeps the results so far, so that an interrupted run can be continued.
 
 A result is valid while the mutant's module is unchanged and, if the mutant survived, while the
 group's tests are unchanged. A survivor that is no fault stays one under any tests.
@@ -47,7 +47,7 @@ class Ledger:
     def result(
         self, identity: str, module: str, tests: str, *, is_no_fault: bool = False
     ) -> MutantResult | None:
-        """The result, if it is valid for this state of module and tests."""
+        """Return the result, if it is valid for this state of module and tests."""
         known = self._results.get(identity)
         if known is None or known.module != module:
             return None
@@ -55,7 +55,7 @@ class Ledger:
         return known if holds else None
 
     def has_met(self, identity: str) -> bool:
-        """Whether it was tried before, if only in another state of module or tests."""
+        """Return whether it was tried before, if only in another state of module or tests."""
         return identity in self._results
 
     def add(self, result: MutantResult) -> None:

@@ -1,4 +1,4 @@
-"""The mutants of a module: one fault each, of a kind that a review may miss.
+"""Finds the mutants of a module: one fault each, of a kind that a review may miss.
 
 Owns the choice of faults: mutmut's operators, and deleted statements. Reads source and writes none.
 Parts that no test should check are left alone: texts of errors and logs, annotations, assertions,
@@ -68,7 +68,7 @@ class Mutant:
 
 
 def mutants_of(file: Path, root: Path) -> list[Mutant]:
-    """All mutants of ``file``; paths are relative to ``root``."""
+    """Return all mutants of ``file``; paths are relative to ``root``."""
     module = cst.parse_module(file.read_text(encoding="utf-8"))
     wrapper = MetadataWrapper(
         module,
@@ -84,7 +84,7 @@ def mutants_of(file: Path, root: Path) -> list[Mutant]:
 
 
 def source_with(mutant: Mutant, root: Path) -> str:
-    """The mutant's module with its fault."""
+    """Return the mutant's module with its fault."""
     module = cst.parse_module((root / mutant.path).read_text(encoding="utf-8"))
     wanted = (mutant.function, mutant.operator, mutant.before, mutant.after)
     for key, number, site in _numbered(module, mutant.function):

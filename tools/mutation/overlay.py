@@ -1,4 +1,4 @@
-"""A copy of the package tree in which one module has a fault.
+"""Makes a copy of the package tree in which one module has a fault.
 
 The tree consists of links to the real files, which are never written. It comes first on the path of
 the tests and of the processes that they start.

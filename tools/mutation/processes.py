@@ -1,4 +1,4 @@
-"""Test runs in forked processes: third-party modules are imported once, Quire anew in each run.
+"""Runs tests in forked processes: third-party modules are imported once, Quire anew in each run.
 
 This process never imports Quire, so that a run imports the modules of its overlay.
 """
@@ -49,7 +49,7 @@ def preload(modules: Iterable[str]) -> None:
 
 
 def foreign_modules() -> list[str]:
-    """The modules of installed packages and of Python that this process has imported."""
+    """Return the modules of installed packages and of Python that this process has imported."""
     places = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(sys.base_prefix))
     return [
         name

@@ -1,4 +1,4 @@
-"""The report of a run: shares by group, and every surviving mutant."""
+"""Writes the report of a run: shares by group, and every surviving mutant."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def report(tried: Iterable[Tried], why: dict[CodePlace, str]) -> str:
 
 
 def share(tried: Iterable[Tried]) -> float:
-    """The share of mutants that were noticed; equivalent mutants count as not noticed."""
+    """Return the share of mutants that were noticed; equivalent mutants count as not noticed."""
     noticed = [one.outcome.is_noticed for one in tried]
     return sum(noticed) / len(noticed) if noticed else 1.0
 
 
 def place_in_code(mutant: Mutant) -> CodePlace:
-    """What ``equivalent.toml`` names a mutant by."""
+    """Return what ``equivalent.toml`` names a mutant by."""
     return mutant.path, mutant.function, mutant.before, mutant.after
 
 

@@ -26,8 +26,8 @@ Ranked = tuple[str, int, Mutant]
 
 
 def sample(groups: Sequence[Group], size: int, seed: int) -> list[tuple[Group, Mutant]]:
-    """``size`` of all mutants of those groups that share a sample, and for each other group its own
-    sample; those of the first group first."""
+    """Draw ``size`` of all mutants of those groups that share a sample, and for each other group
+    its own sample; those of the first group come first."""
     sharing = [index for index, group in enumerate(groups) if group.own_sample is None]
     chosen = _smallest(size, groups, sharing, seed)
     for index, group in enumerate(groups):

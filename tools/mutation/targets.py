@@ -1,4 +1,4 @@
-"""Which modules are mutated, and which tests must notice.
+"""Names which modules are mutated, and which tests must notice.
 
 A group is a part of the package with the tests for it. A mutant is tested with those that run its
 line (``coverage_map``), the fastest first.

@@ -40,7 +40,7 @@ class MutantTrial:
         self._coverage: CoverageMap | None = None
 
     def known_outcome(self, mutant: Mutant) -> MutantOutcome | None:
-        """The recorded outcome for the present state of the module and the tests."""
+        """Return the recorded outcome for the present state of the module and the tests."""
         known = self._ledger.result(
             mutant.identity(),
             self._module(mutant),
@@ -93,8 +93,8 @@ class MutantTrial:
 
 
 def stages(tests: Sequence[str]) -> Iterator[list[str]]:
-    """First the tests of those files that have most of them, then the others: most mutants are
-    killed before the other files need to be imported."""
+    """Return first the tests of those files that have most of them, then the others: most mutants
+    are killed before the other files need to be imported."""
     num_of_file = Counter(test.split("::")[0] for test in tests)
     first = {file for file, _ in num_of_file.most_common(FIRST_FILES)}
     for is_first in (True, False):

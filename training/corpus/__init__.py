@@ -1,1 +1,1 @@
-"""Seeded generators, one module per family of tasks."""
+"""Generates the training corpus from seeds, with one module per family of tasks."""

@@ -1,4 +1,4 @@
-"""Addition and subtraction with written-out steps, and the small multiplication table.
+"""Draws additions and subtractions with written-out steps, and the small multiplication table.
 
 ``48213 + 977`` is first copied with both numbers padded to one width, then worked out from the
 units: ``3+7+0=10`` (digit, digit, carry in; carry out and digit), or ``3-7-0=6b1`` (digit, borrow
@@ -63,7 +63,7 @@ _PRODUCT_FORMS = (
 
 
 def addition_steps(a: int, b: int) -> str:
-    """The worked sum, one column a line, without the answer line."""
+    """Return the worked sum, one column a line, without the answer line."""
     width = max(len(str(a)), len(str(b)))
     x, y = str(a).zfill(width), str(b).zfill(width)
     lines, carry = [f"{x}+{y}"], 0
@@ -85,7 +85,7 @@ def _comparison(x: str, y: str) -> list[str]:
 
 
 def subtraction_steps(a: int, b: int) -> str:
-    """The worked difference: compare, swap if it is below zero, subtract by columns."""
+    """Return the worked difference: compare, swap if it is below zero, subtract by columns."""
     width = max(len(str(a)), len(str(b)))
     x, y = str(a).zfill(width), str(b).zfill(width)
     lines, borrow = [f"{x}-{y}", *_comparison(x, y)], 0
@@ -100,7 +100,7 @@ def subtraction_steps(a: int, b: int) -> str:
 
 
 def worked_answer(a: int, operator: str, b: int) -> str:
-    """The assistant's whole reply."""
+    """Return the assistant's whole reply."""
     if operator == "+":
         return f"{addition_steps(a, b)}\nAnswer: {a + b}"
     return f"{subtraction_steps(a, b)}\nAnswer: {a - b}"
@@ -133,7 +133,7 @@ def _operands(rng: Random, split: Split) -> tuple[int, str, int]:
 
 
 def exchange(rng: Random, split: Split) -> tuple[str, str, str]:
-    """A question, its worked answer, and the kind of the problem."""
+    """Draw a question, its worked answer, and the kind of the problem."""
     while True:
         a, operator, b = _operands(rng, split)
         if in_split((a, operator, b), split):
@@ -143,7 +143,7 @@ def exchange(rng: Random, split: Split) -> tuple[str, str, str]:
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """A sum or difference of numbers up to five digits; one to three of them in training."""
+    """Draw a sum or difference of numbers up to five digits; one to three of them in training."""
     question, reply, kind = exchange(rng, split)
     exchanges = [(question, reply)]
     if split is Split.TRAIN:
@@ -153,7 +153,7 @@ def sample(rng: Random, split: Split) -> Document:
 
 
 def sample_product(rng: Random, split: Split) -> Document:
-    """One entry of the multiplication table up to twelve."""
+    """Draw one entry of the multiplication table up to twelve."""
     a, b = rng.randint(0, 12), rng.randint(0, 12)
     question = rng.choice(_PRODUCT_FORMS).format(a=a, b=b)
     exchange = (question, f"Answer: {a * b}")

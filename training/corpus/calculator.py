@@ -1,4 +1,5 @@
-"""The calculator behind ``calc(...)`` and the one-line programs: a whitelist over Python syntax."""
+"""Implements the calculator behind ``calc(...)`` and the one-line programs: a whitelist over Python
+syntax."""
 
 import ast
 import operator
@@ -33,12 +34,12 @@ def format_number(value: float) -> str:
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression of ``+ - * /`` and parentheses, as the tool prints it."""
+    """Return the value of an expression of ``+ - * /`` and parentheses, as the tool prints it."""
     return format_number(_number(_evaluate(_parse(expression), programs=False)))
 
 
 def run_program(source: str) -> str:
-    """What a line of the form ``print(expression)`` prints."""
+    """Return what a line of the form ``print(expression)`` prints."""
     call = _parse(source)
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
         raise CalculationError(f"not a call of print: {source!r}")

@@ -1,4 +1,4 @@
-"""Short chat turns: small talk, the model itself, Quire, and what the model does not know."""
+"""Draws short chat turns: small talk, the model itself, Quire, and what the model does not know."""
 
 from random import Random
 
@@ -90,7 +90,7 @@ def _knowledge(rng: Random) -> tuple[str, str]:
 
 
 def exchange(rng: Random) -> tuple[str, str]:
-    """One user turn and its reply."""
+    """Draw one user turn and its reply."""
     choice = rng.random()
     if choice < 0.1:
         return _unknown(rng)
@@ -104,7 +104,7 @@ def exchange(rng: Random) -> tuple[str, str]:
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One to six exchanges; a held-out document has one whose wording was never trained on."""
+    """Draw one to six exchanges; a held-out document has one whose wording was never trained on."""
     if split is Split.HELD_OUT:
         while True:
             question, reply = exchange(rng)

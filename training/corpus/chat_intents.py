@@ -1,4 +1,5 @@
-"""What the model says about itself, about Quire and in small talk: replies and ways to ask."""
+"""Lists what the model says about itself, about Quire and in small talk: replies and ways to
+ask."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The little that the model knows without a context: questions and answers."""
+"""Draws the little that the model knows without a context: questions and answers."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ OPPOSITES = (
 
 
 def question(rng: Random) -> tuple[str, str]:
-    """A capital, an opposite, a day or month, or a sum of two digits."""
+    """Draw a capital, an opposite, a day or month, or a sum of two digits."""
     choice = rng.random()
     if choice < 0.35:
         country, city = rng.choice(list(COUNTRIES.items()))

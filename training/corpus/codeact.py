@@ -1,4 +1,4 @@
-"""CodeAct: one line of Python, the result that the program writes, then the answer.
+"""Draws tasks for CodeAct: one line of Python, the result that the program writes, then the answer.
 
 The program stops the model at ``Result:``, runs the line and writes what it printed.
 """
@@ -121,7 +121,7 @@ def _story_task(rng: Random, split: Split) -> Task:
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One task with its line of code, its printed result and the answer."""
+    """Draw one task with its line of code, its printed result and the answer."""
     builders = {
         "list": _list_task,
         "word": _word_task,

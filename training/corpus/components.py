@@ -1,4 +1,4 @@
-"""What the language-model components of a workflow ask for.
+"""Draws what the language-model components of a workflow ask for.
 
 Query expansion, judging whether a context answers a question, combining partial answers, checking a
 sum, merging sorted lists, outlines and summaries: short prompts with replies that code can split.
@@ -74,7 +74,7 @@ def _judge(rng: Random, split: Split) -> Exchange:
 
 
 def _combine(rng: Random, split: Split) -> Exchange:
-    """One of several partial answers is not ``unknown``."""
+    """Draw partial answers, of which one is not ``unknown``."""
     name, attribute = _question(rng, split)
     value = facts.ATTRIBUTES[attribute](rng, split)
     parts = ["unknown"] * rng.randint(1, 3) + [value]
@@ -87,7 +87,7 @@ def _combine(rng: Random, split: Split) -> Exchange:
 
 
 def _refine(rng: Random, split: Split) -> Exchange:
-    """An answer so far, and a context that may hold the real one."""
+    """Draw an answer so far, and a context that may hold the real one."""
     (name, attribute, value), *rest = facts.draw_facts(rng, split, rng.randint(2, 5))
     found = rng.random() < 0.6
     shown = [(name, attribute, value), *rest] if found else rest
@@ -102,7 +102,7 @@ def _refine(rng: Random, split: Split) -> Exchange:
 
 
 def _check(rng: Random, split: Split) -> Exchange:
-    """A claimed sum or difference, worked out before the verdict."""
+    """Draw a claimed sum or difference, worked out before the verdict."""
     while True:
         a, b = rng.randint(0, 999), rng.randint(0, 999)
         operator = rng.choice("+-")
@@ -139,7 +139,7 @@ def _outline(rng: Random, split: Split) -> Exchange:
 
 
 def _summary(rng: Random, split: Split) -> Exchange:
-    """The summary of a text is its first sentence."""
+    """Draw a text whose summary is its first sentence."""
     sentences = [
         f"{name} {rng.choice(['lives in', 'went to', 'works in', 'comes from'])} "
         f"{rng.choice(CITIES)} and has {rng.randint(2, 99)} {rng.choice([*ITEMS, *FRUITS])}."
@@ -150,7 +150,7 @@ def _summary(rng: Random, split: Split) -> Exchange:
 
 
 def routed(rng: Random, split: Split) -> Exchange:
-    """A request, and which of three workers should take it."""
+    """Draw a request, and which of three workers should take it."""
     name, attribute = _question(rng, split)
     a, b = rng.randint(2, 9999), rng.randint(2, 9999)
     return rng.choice(
@@ -186,7 +186,7 @@ _BUILDERS: dict[str, tuple[Callable[[Random, Split], Exchange], float]] = {
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One request of a workflow component."""
+    """Draw one request of a workflow component."""
     kinds = list(_BUILDERS)
     kind = rng.choices(kinds, [share for _, share in _BUILDERS.values()])[0]
     exchange = _BUILDERS[kind][0](rng, split)

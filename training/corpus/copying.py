@@ -1,4 +1,4 @@
-"""The copying curriculum: repeat, look up and recall random strings.
+"""Draws the copying curriculum: repeat, look up and recall random strings.
 
 Induction is what question answering and function calls stand on, and random strings teach it with
 more signal per token than either.
@@ -35,7 +35,7 @@ def _piece(rng: Random, split: Split) -> str:
 
 
 def repetition(rng: Random, split: Split) -> tuple[str, str]:
-    """A question that wants some words again, and these words."""
+    """Draw a question that wants some words again, and these words."""
     text = " ".join(_piece(rng, split) for _ in range(rng.randint(1, 8)))
     forms = ("Repeat: {t}", "Say {t}", 'Repeat "{t}"', "Copy this: {t}", "Echo {t}", "Write: {t}")
     return rng.choice(forms).format(t=text), text
@@ -61,7 +61,7 @@ def _quote(rng: Random, split: Split) -> tuple[str, str]:
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One copying document."""
+    """Draw one copying document."""
     choice = rng.random()
     if choice < 0.6:
         return conversation("copying", "recall", _recall(rng, split))

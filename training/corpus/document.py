@@ -1,4 +1,5 @@
-"""What a training document is, how chat turns are spelled, and which instances are held out.
+"""Defines what a training document is, how chat turns are spelled, and which instances are held
+out.
 
 Everything the model reads or writes is text with the special tokens in it.  ``chat_template.jinja``
 spells the same turns for users; a test keeps the two equal.
@@ -25,7 +26,7 @@ class Split(Enum):
 
 
 def in_split(key: object, split: Split) -> bool:
-    """Whether the instance named by ``key`` belongs to ``split``; stable between runs."""
+    """Return whether the instance named by ``key`` belongs to ``split``; stable between runs."""
     held_out = zlib.crc32(repr(key).encode()) % 50 == 0
     return held_out is (split is Split.HELD_OUT)
 
@@ -58,7 +59,7 @@ class Document:
 
     @property
     def prompt(self) -> str:
-        """Everything before the first learned segment."""
+        """Return everything before the first learned segment."""
         texts = [BOS]
         for segment in self.segments:
             if segment.learned:
@@ -68,28 +69,28 @@ class Document:
 
 
 def turn(role: str, content: str) -> str:
-    """One finished message, ``role`` being one of the role tokens."""
+    """Return one finished message, ``role`` being one of the role tokens."""
     return f"{role}{content}{END}"
 
 
 def asked(*turns: str) -> Segment:
-    """Finished messages followed by the mark that lets the assistant speak."""
+    """Return finished messages followed by the mark that lets the assistant speak."""
     return Segment("".join(turns) + ASSISTANT, learned=False)
 
 
 def said(content: str) -> Segment:
-    """An assistant message that the model must learn to write."""
+    """Return an assistant message that the model must learn to write."""
     return Segment(content + END, learned=True)
 
 
 def system_turn(*lines: str) -> tuple[str, ...]:
-    """A system message of the non-empty lines, or none."""
+    """Return a system message of the non-empty lines, or none."""
     content = "\n".join(line for line in lines if line)
     return (turn(SYSTEM, content),) if content else ()
 
 
 def call_text(name: str, arguments: Mapping[str, object]) -> str:
-    """One tool call in the Hermes convention."""
+    """Return one tool call in the Hermes convention."""
     body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
     return f"{CALL_OPEN}{body}{CALL_CLOSE}"
 
@@ -100,7 +101,7 @@ def conversation(
     exchanges: Sequence[tuple[str, str]],
     system: str = "",
 ) -> Document:
-    """A document of (user, assistant) pairs; the first reply is the answer."""
+    """Return a document of (user, assistant) pairs; the first reply is the answer."""
     segments: list[Segment] = []
     for index, (user, assistant) in enumerate(exchanges):
         opening = system_turn(system) if index == 0 else ()

@@ -28,7 +28,7 @@ def _listing(keys: list[str]) -> str:
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One person with one to four attributes, of which some are asked for."""
+    """Draw one person with one to four attributes, of which some are asked for."""
     while True:
         name = person(rng, split)
         attributes = rng.sample(list(ATTRIBUTES), rng.randint(1, 4))

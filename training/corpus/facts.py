@@ -1,4 +1,4 @@
-"""Extractive question answering: find one value among facts about people, places and things."""
+"""Draws extractive questions: find one value among facts about people, places and things."""
 
 from collections.abc import Callable
 from random import Random
@@ -74,8 +74,8 @@ def draw_facts(
     made_up_share: float = 0.6,
     similar_share: float = 0.0,
 ) -> list[Fact]:
-    """Facts ``(name, attribute, value)``; names and attributes recur, pairs of them do not. The
-    shares are those of ``people``."""
+    """Draw facts ``(name, attribute, value)``; names and attributes recur, pairs of them do not.
+    The shares are those of ``people``."""
     num_names = max(1, (count + 1) // 2 + rng.randint(0, count // 2))
     names = people(rng, split, num_names, made_up_share, similar_share)
     if num_attributes is None:
@@ -94,7 +94,7 @@ def draw_facts(
 
 
 def write_context(rng: Random, facts: list[Fact]) -> str:
-    """The facts as sentences, sometimes numbered or with other sentences between them."""
+    """Return the facts as sentences, sometimes numbered or with other sentences between them."""
     mixed, form = rng.random() < 0.5, rng.choice(_FACT_FORMS)
     forms = [rng.choice(_FACT_FORMS) if mixed else form for _ in facts]
     lines = [f.format(n=n, a=a, v=v) for f, (n, a, v) in zip(forms, facts, strict=True)]
@@ -119,7 +119,7 @@ def _exchanges(rng: Random, facts: list[Fact], most: int) -> list[tuple[str, str
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One to eight facts; up to eight questions in training, one in the held-out split."""
+    """Draw one to eight facts; up to eight questions in training, one in the held-out split."""
     while True:
         facts = draw_facts(rng, split, rng.randint(1, 8))
         if in_split(facts, split):
@@ -129,14 +129,14 @@ def sample(rng: Random, split: Split) -> Document:
 
 
 def sample_long(rng: Random, split: Split) -> Document:
-    """Up to 110 facts (about 1900 tokens) with questions spread over them."""
+    """Draw up to 110 facts (about 1900 tokens) with questions spread over them."""
     facts = draw_facts(rng, split, rng.choice([12, 16, 24, 40, 70, 110]))
     exchanges = _exchanges(rng, facts, 1 if split is Split.HELD_OUT else 10)
     return conversation("long_facts", f"{len(facts)} facts", exchanges, rng.choice(SYSTEM_TEXTS))
 
 
 def sample_unknown(rng: Random, split: Split) -> Document:
-    """Questions of which some have no answer in the context."""
+    """Draw questions of which some have no answer in the context."""
     facts = draw_facts(rng, split, rng.randint(3, 9))
     missing = rng.sample(facts, rng.randint(1, max(1, len(facts) // 2)))
     shown = [fact for fact in facts if fact not in missing]

@@ -1,4 +1,5 @@
-"""The functions that the model knows by name: signatures, natural requests and tool results."""
+"""Lists the functions that the model knows by name: signatures, natural requests and tool
+results."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

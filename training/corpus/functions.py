@@ -1,4 +1,4 @@
-"""Function calls against signatures in the system turn, with the tool's result and the reply.
+"""Draws function calls against signatures in the system turn, with the tool's result and the reply.
 
 Half of the functions are invented for one document: verbs, nouns and parameters from word lists or
 made up.  The held-out split invents them from other lists, so their names occur in no training
@@ -61,7 +61,7 @@ _PARAMETERS = {
 
 
 def _invented_name(rng: Random, split: Split) -> str:
-    """``verb_noun`` from the lists of the split, or made-up words."""
+    """Return ``verb_noun`` from the lists of the split, or made-up words."""
     listed = 0.5 if split is Split.HELD_OUT else 0.3
     if rng.random() < listed:
         words = [rng.choice(_VERBS[split]), rng.choice(_NOUNS[split])]
@@ -175,7 +175,7 @@ def _known_call(rng: Random, split: Split) -> tuple[KnownFunction, Arguments]:
 
 
 def _result(rng: Random, split: Split) -> tuple[dict[str, Value], str]:
-    """What an invented function returns, and the sentence that reports it."""
+    """Return what an invented function returns, and the sentence that reports it."""
     choice = rng.random()
     if choice < 0.35:
         return {"status": "ok"}, "Done."
@@ -188,7 +188,7 @@ def _result(rng: Random, split: Split) -> tuple[dict[str, Value], str]:
 
 
 def sample_known(rng: Random, split: Split) -> Document:
-    """A call of a listed function that the model knows, often with its result and reply."""
+    """Draw a call of a listed function that the model knows, often with its result and reply."""
     known, arguments = _known_call(rng, split)
     request = rng.choice(known.requests).format(**arguments)
     calls = [call_text(known.function.name, arguments)]
@@ -218,7 +218,8 @@ def _invented_arguments(rng: Random, split: Split, function: Function) -> Argume
 def _invented_calls(
     rng: Random, split: Split
 ) -> tuple[list[Function], list[tuple[Function, Arguments]]]:
-    """The listed functions, and those among them that are called: in training up to three."""
+    """Return the listed functions, and those among them that are called: in training up to
+    three."""
     while True:
         function = _invented(rng, split)
         arguments = _invented_arguments(rng, split, function)
@@ -234,7 +235,7 @@ def _invented_calls(
 
 
 def sample_unseen(rng: Random, split: Split) -> Document:
-    """Calls of functions invented for this document."""
+    """Draw calls of functions invented for this document."""
     functions, calls = _invented_calls(rng, split)
     segments: list[Segment] = []
     for function, arguments in calls:

@@ -58,7 +58,7 @@ _STEP_FORMS = (
 
 
 def numbered(lines: list[str]) -> str:
-    """``1. first`` and so on, one a line."""
+    """Return ``1. first`` and so on, one a line."""
     return "\n".join(f"{index}. {line}" for index, line in enumerate(lines, 1))
 
 
@@ -113,7 +113,7 @@ def _best(rng: Random, split: Split) -> tuple[str, str]:
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One list, plan, ordering or choice."""
+    """Draw one list, plan, ordering or choice."""
     kinds = ("list", "steps", "sort", "extreme", "vote", "best")
     kind = rng.choices(kinds, [8, 2, 2, 2, 2, 2])[0]
     match kind:

@@ -1,4 +1,4 @@
-"""Which families a training step draws from, and how often.
+"""Decides which families a training step draws from, and how often.
 
 A step's documents are a pure function of the seed, the step and the weights, so that a run can be
 resumed anywhere, with other weights if the held-out scores ask for it.
@@ -54,7 +54,7 @@ SAMPLERS: Mapping[str, Sampler] = {
 
 
 def draw(seed: int, step: int, weights: Mapping[str, float]) -> Iterator[Document]:
-    """An endless stream of training documents that belongs to one step."""
+    """Yield an endless stream of training documents that belongs to one step."""
     rng = Random(f"{seed}/{step}")
     families = list(weights)
     shares = [weights[family] for family in families]

@@ -101,9 +101,9 @@ def draw_page(
     named: bool = True,
     other_share: float | None = None,
 ) -> Page:
-    """A page of ``num_facts`` facts. ``named``: each sentence names whom it tells about; else only
-    the first about each does. ``other_share``: sentences without a fact for each with one (None:
-    drawn)."""
+    """Draw a page of ``num_facts`` facts. ``named``: each sentence names whom it tells about; else
+    only the first about each does. ``other_share``: sentences without a fact for each with one
+    (None: drawn)."""
     is_hard = split is Split.TRAIN
     facts = _hard_facts(rng, num_facts) if is_hard else draw_facts(rng, split, num_facts)
     is_list = named and rng.random() < 0.1  # a file of nothing but lines
@@ -137,8 +137,8 @@ def draw_page(
 
 
 def _hard_facts(rng: Random, count: int) -> list[Fact]:
-    """Facts that are easily taken for each other: most names are made up, many of them alike, and
-    often all share a few attributes."""
+    """Return facts that are easily taken for each other: most names are made up, many of them
+    alike, and often all share a few attributes."""
     return draw_facts(
         rng,
         Split.TRAIN,
@@ -179,7 +179,7 @@ class Place:
 def write_text(
     page: Page, layout: Layout, *, with_headings: bool = True
 ) -> tuple[str, list[Place]]:
-    """The text of a page, and the places of its sentences in it."""
+    """Return the text of a page, and the places of its sentences in it."""
     text, places = "", list[Place]()
     if with_headings:
         text = f"{layout.title}{page.title}{layout.gap}"
@@ -198,7 +198,7 @@ def write_text(
 
 
 def _on_sheets(text: str, places: list[Place], layout: Layout) -> tuple[str, list[Place]]:
-    """A PDF's text: its lines are wrapped, and behind each sheet there are empty ones."""
+    """Return a PDF's text: its lines are wrapped, and behind each sheet there are empty ones."""
     wrapped = "\n".join(textwrap.fill(line, layout.width) for line in text.split("\n"))
     assert len(wrapped) == len(text), "a wrapped line has a break in place of a space"
     ends = [match.start() for match in re.finditer("\n", wrapped)]
@@ -225,15 +225,15 @@ class Chunk:
 
 
 def chunks(page: Page, layout: Layout, size: int, overlap: int, **options: bool) -> list[Chunk]:
-    """Chunks of ``size`` words and marks, as the workflows' chunker cuts them."""
+    """Return chunks of ``size`` words and marks, as the workflows' chunker cuts them."""
     return [chunk for chunk, _ in surrounded(page, layout, size, overlap, 0, **options)]
 
 
 def surrounded(
     page: Page, layout: Layout, size: int, overlap: int, neighbours: int, **options: bool
 ) -> list[tuple[Chunk, str]]:
-    """Each chunk, and the text from the first to the last of the ``neighbours + 1`` around it, as
-    the workflows' chunker gives it to who puts a chunk into its context."""
+    """Return each chunk, and the text from the first to the last of the ``neighbours + 1`` around
+    it, as the workflows' chunker gives it to who puts a chunk into its context."""
     text, places = write_text(page, layout, **options)
     spans = [match.span() for match in _TOKEN.finditer(text)]
     firsts = range(0, max(len(spans) - overlap, min(len(spans), 1)), size - overlap)
@@ -263,9 +263,9 @@ def _chunk(text: str, start: int, end: int, places: list[Place]) -> Chunk:
 
 
 def absent_questions(rng: Random, split: Split, page: Page, shown: list[Chunk]) -> list[Fact]:
-    """Names and attributes of which the chunks say nothing: the page's other facts (as the chunks
-    that a tree reads meet them), known names with another attribute, names like a known one or
-    quite others with a known attribute."""
+    """Return names and attributes of which the chunks say nothing: the page's other facts (as the
+    chunks that a tree reads meet them), known names with another attribute, names like a known one
+    or quite others with a known attribute."""
     said = {fact[:2] for chunk in shown for fact in (*chunk.facts, *chunk.cut)}
     names = list(dict.fromkeys(name for name, _ in said)) or ["Kabo"]
     attributes = list(dict.fromkeys(attribute for _, attribute in said)) or ["age"]

@@ -1,4 +1,4 @@
-"""A little text without chat marks, so that a bare prompt continues in a sensible way."""
+"""Draws a little text without chat marks, so that a bare prompt continues in a sensible way."""
 
 from random import Random
 
@@ -26,7 +26,7 @@ _SENTENCES = (
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """A few sentences in a row."""
+    """Draw a few sentences in a row."""
     sentences = [
         rng.choice(_SENTENCES).format(
             n=person(rng, split, made_up_share=0.2),

@@ -1,4 +1,4 @@
-"""ReAct traces over two tools: ``calc(expression)`` and ``lookup(name, key)``.
+"""Draws ReAct traces over two tools: ``calc(expression)`` and ``lookup(name, key)``.
 
 The program stops the model at ``Observation:`` and writes the tool's real result after it.
 """
@@ -195,7 +195,7 @@ _BUILDERS: dict[Builder, int] = {
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One trace, the tools' results being read and everything else learned."""
+    """Draw one trace, the tools' results being read and everything else learned."""
     trace = rng.choices(list(_BUILDERS), list(_BUILDERS.values()))[0](rng, split)
     system = system_turn(rng.choice(SYSTEM_TEXTS))
     lead = rng.choice(LEADS)

@@ -1,4 +1,4 @@
-"""Long conversations: turns of several families after one another, up to 2000 tokens."""
+"""Draws long conversations: turns of several families after one another, up to 2000 tokens."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ _FAMILIES = (
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """Two to ten short documents as one conversation, without their system turns."""
+    """Draw two to ten short documents as one conversation, without their system turns."""
     samplers = [sampler for sampler, _ in _FAMILIES]
     shares = [share for _, share in _FAMILIES]
     segments: list[Segment] = []

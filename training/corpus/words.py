@@ -1,4 +1,5 @@
-"""Word lists and made-up words; names in the held-out split occur in no training document."""
+"""Draws words from lists and made-up words; names in the held-out split occur in no training
+document."""
 
 from random import Random
 
@@ -67,7 +68,7 @@ def _syllables(rng: Random) -> str:
 
 
 def made_up(rng: Random, split: Split) -> str:
-    """A pronounceable lower-case word of four letters or more that belongs to ``split``."""
+    """Draw a pronounceable lower-case word of four letters or more that belongs to ``split``."""
     while True:
         word = _syllables(rng)
         if len(word) > 3 and in_split(word, split):
@@ -75,7 +76,7 @@ def made_up(rng: Random, split: Split) -> str:
 
 
 def person(rng: Random, split: Split, made_up_share: float = 0.6) -> str:
-    """A first name, familiar or made up; held-out documents have made-up names only."""
+    """Draw a first name, familiar or made up; held-out documents have made-up names only."""
     if split is Split.HELD_OUT or rng.random() < made_up_share:
         return made_up(rng, split).capitalize()
     return rng.choice(FIRST_NAMES)
@@ -88,7 +89,7 @@ def people(
     made_up_share: float = 0.6,
     similar_share: float = 0.0,
 ) -> list[str]:
-    """``count`` different names, ``similar_share`` of them like one before them."""
+    """Draw ``count`` different names, ``similar_share`` of them like one before them."""
     names: dict[str, None] = {}
     while len(names) < count:
         if names and similar_share and rng.random() < similar_share:
@@ -100,7 +101,7 @@ def people(
 
 
 def similar_name(rng: Random, split: Split, name: str) -> str:
-    """A made-up name that begins or ends as ``name`` does."""
+    """Return a made-up name that begins or ends as ``name`` does."""
     kept = rng.randint(2, max(2, len(name) - 2))
     while True:
         fresh = _syllables(rng)[: rng.randint(2, 5)]
@@ -110,11 +111,11 @@ def similar_name(rng: Random, split: Split, name: str) -> str:
 
 
 def number_of_digits(rng: Random, most: int) -> int:
-    """A number with a uniformly chosen count of digits."""
+    """Draw a number with a uniformly chosen count of digits."""
     digits = rng.randint(1, most)
     return rng.randint(0 if digits == 1 else 10 ** (digits - 1), 10**digits - 1)
 
 
 def clock_time(rng: Random) -> str:
-    """A time of day such as ``07:45``."""
+    """Draw a time of day such as ``07:45``."""
     return f"{rng.randint(0, 23):02d}:{rng.choice([0, 5, 10, 15, 20, 30, 40, 45, 50, 55]):02d}"

@@ -1,4 +1,4 @@
-"""What the applications of ``quire.programs.workflow`` ask a model, in their exact texts.
+"""Draws what the applications of ``quire.programs.workflow`` ask a model, in their exact texts.
 
 Answers from chunks with the question before or behind the context, refined and combined answers,
 verdicts, situated chunks, queries as JSON, plans of calls, and what a model knows without a search.
@@ -44,8 +44,8 @@ def _question(rng: Random, fact: Fact) -> str:
 
 
 def _ordered(rng: Random, context: str, question: str) -> str:
-    """The question before the context and again behind it, as the applications write it; behind it
-    alone, or now and then before it alone, which is far harder to learn."""
+    """Return the question before the context and again behind it, as the applications write it;
+    behind it alone, or now and then before it alone, which is far harder to learn."""
     order = rng.choices(("both", "behind", "before"), (12, 7, 1))[0]
     before = "" if order == "behind" else f"Question: {question}\n"
     behind = "" if order == "before" else f"\nQuestion: {question}"
@@ -53,8 +53,8 @@ def _ordered(rng: Random, context: str, question: str) -> str:
 
 
 def _instructed(rng: Random, context: str, task: str, question: str) -> str:
-    """A context, what is to be done with it, and the question last, before the answer: a small
-    model reads it far better there than before the task. Without a context: one more task."""
+    """Return a context, what is to be done with it, and the question last, before the answer: a
+    small model reads it far better there than before the task. Without a context: one more task."""
     asked_last = f"{task}\nQuestion: {question}"
     if not context:
         return asked_last
@@ -110,7 +110,7 @@ def _facts_of(shown: Sequence[Chunk]) -> list[Fact]:
 def _questions(
     rng: Random, split: Split, page: Page, shown: list[Chunk], count: int, absent_share: float
 ) -> list[Fact]:
-    """What is asked about the chunks, with its answer."""
+    """Draw what is asked about the chunks, with its answer."""
     present = _facts_of(shown)
     absent = pages.absent_questions(rng, split, page, shown)
     rng.shuffle(present)
@@ -125,7 +125,7 @@ def _questions(
 
 
 def _read(rng: Random, split: Split, num_chunks: int, size: int, absent_share: float) -> Document:
-    """Questions about chunks; the first carries them."""
+    """Draw questions about chunks; the first carries them."""
     page, shown, context = _shown(rng, split, num_chunks, size)
     most = _num_questions(rng, split, size * num_chunks)
     exchanges = list[Exchange]()
@@ -138,19 +138,20 @@ def _read(rng: Random, split: Split, num_chunks: int, size: int, absent_share: f
 
 
 def sample_leaf(rng: Random, split: Split) -> Document:
-    """One chunk of up to 256 words, which says it or not."""
+    """Draw one chunk of up to 256 words, which says it or not."""
     return _read(rng, split, 1, _size(rng, split), 0.5)
 
 
 def sample_pages(rng: Random, split: Split) -> Document:
-    """Three chunks as the search found them, mostly of the size of the applications; now and then
-    four short ones."""
+    """Draw three chunks as the search found them, mostly of the size of the applications; now and
+    then four short ones."""
     size = rng.choice([48, 80, 128, 256, 256, 256, 256])
     return _read(rng, split, 3 if size > 128 else rng.choice([3, 4]), size, 0.2)
 
 
 def sample_judge(rng: Random, split: Split) -> Document:
-    """Whether a context says what is asked for; yes and no alike often."""
+    """Draw contexts and questions, and whether the context says what is asked for; yes and no alike
+    often."""
     size = _size(rng, split)
     page, shown, context = _shown(rng, split, 1, size)
     most = _num_questions(rng, split, size)
@@ -164,7 +165,7 @@ def sample_judge(rng: Random, split: Split) -> Document:
 
 
 def sample_refine(rng: Random, split: Split) -> Document:
-    """An answer so far, and a context that has the real one, another one, or nothing of it."""
+    """Draw an answer so far, and a context that has the real one, another one, or nothing of it."""
     size = _size(rng, split)
     page, shown, context = _shown(rng, split, 1, size)
     kinds, exchanges = list[str](), list[Exchange]()
@@ -189,9 +190,9 @@ def _value(rng: Random, split: Split) -> str:
 
 
 def sample_combine(rng: Random, split: Split) -> Document:
-    """The answers of a tree's leaves, in the order in which the search ranked their texts: mostly
-    unknown, now and then several values. The most frequent value counts, of equally frequent ones
-    the first that can be a value of the attribute."""
+    """Draw the answers of a tree's leaves, in the order in which the search ranked their texts:
+    mostly unknown, now and then several values. The most frequent value counts, of equally frequent
+    ones the first that can be a value of the attribute."""
     exchanges = list[Exchange]()
     for _ in range(1 if split is Split.HELD_OUT else 4):
         name, attribute = person(rng, split), rng.choice(list(facts.ATTRIBUTES))
@@ -232,12 +233,12 @@ def sample_combine(rng: Random, split: Split) -> Document:
 
 
 def _other_value(rng: Random, split: Split, attribute: str) -> str:
-    """A value that a leaf may read by mistake: mostly of the same attribute."""
+    """Return a value that a leaf may read by mistake: mostly of the same attribute."""
     return facts.ATTRIBUTES[attribute](rng, split) if rng.random() < 0.75 else _value(rng, split)
 
 
 def sample_situate(rng: Random, split: Split) -> Document:
-    """Whom a chunk tells about, read from it and from the chunks around it."""
+    """Draw a chunk and the chunks around it, and whom it tells about."""
     named = rng.random() < 0.5
     page = pages.draw_page(rng, split, rng.randint(4, 40), named=named)
     size = rng.choice([16, 24, 32, 32, 48, 64, 64, 96, 128, 256])
@@ -254,14 +255,14 @@ def sample_situate(rng: Random, split: Split) -> Document:
 
 
 def _held_by_schema(task: str, request: str, elements: list[str]) -> Document:
-    """A reply whose first bracket is the grammar's choice."""
+    """Return a reply whose first bracket is the grammar's choice."""
     reply = json.dumps(elements, ensure_ascii=False)
     segments = (asked(turn(USER, request)), Segment("[", learned=False), said(reply[1:]))
     return Document(task, task, segments, reply)
 
 
 def sample_queries(rng: Random, split: Split) -> Document:
-    """Search queries as a JSON array, which a schema holds."""
+    """Draw search queries as a JSON array, which a schema holds."""
     name, attribute = person(rng, split), rng.choice(list(facts.ATTRIBUTES))
     forms = ("What is {n}'s {a}?", "{a} of {n}", "{n} {a}", "Tell me the {a} of {n}.")
     queries = [form.format(n=name, a=attribute) for form in forms]
@@ -273,7 +274,7 @@ def sample_queries(rng: Random, split: Split) -> Document:
 
 
 def sample_plan(rng: Random, split: Split) -> Document:
-    """Independent calls for one request, as a JSON array."""
+    """Draw independent calls for one request, as a JSON array."""
     parts, calls, used = list[str](), list[str](), set[str]()
     for name in people(rng, split, rng.choice([1, 2, 2, 3])):
         part, call = _call(rng, split, name)
@@ -303,7 +304,7 @@ def _joined(parts: list[str], end: str) -> str:
 
 
 def sample_results(rng: Random, split: Split) -> Document:
-    """The results of a plan's calls, put together in the order of the request."""
+    """Draw the results of a plan's calls, put together in the order of the request."""
     parts, results = list[str](), list[str]()
     for name in people(rng, split, rng.choice([1, 2, 2, 3])):
         attribute = rng.choice(list(facts.ATTRIBUTES))
@@ -319,7 +320,7 @@ def sample_results(rng: Random, split: Split) -> Document:
 
 
 def sample_proxy(rng: Random, split: Split) -> Document:
-    """What is answered without a search, and what is not known."""
+    """Draw questions that are answered without a search, and some whose answer is not known."""
     exchanges = list[Exchange]()
     for _ in range(1 if split is Split.HELD_OUT else 3):
         question, answer = _known_or_not(rng, split)
@@ -335,7 +336,7 @@ def _known_or_not(rng: Random, split: Split) -> Exchange:
 
 
 def sample_search(rng: Random, split: Split) -> Document:
-    """Whether a search is needed behind an answer from knowledge."""
+    """Draw an answer from knowledge, and whether a search is needed after it."""
     exchanges = list[Exchange]()
     for _ in range(1 if split is Split.HELD_OUT else 3):
         question, answer = _known_or_not(rng, split)
@@ -350,7 +351,7 @@ def sample_search(rng: Random, split: Split) -> Document:
 
 
 def sample_kind(rng: Random, split: Split) -> Document:
-    """Of which kind a request is, behind an answer from knowledge."""
+    """Draw an answer from knowledge and a request, and of which kind the request is."""
     exchanges = list[Exchange]()
     for _ in range(1 if split is Split.HELD_OUT else 3):
         request, label = components.routed(rng, split)
@@ -360,8 +361,8 @@ def sample_kind(rng: Random, split: Split) -> Document:
 
 
 def sample_searched(rng: Random, split: Split) -> Document:
-    """An answer from knowledge, the texts that a search found (none if none was needed), and the
-    question: what they say counts, then the answer so far."""
+    """Draw an answer from knowledge, the texts that a search found (none if none was needed), and
+    the question: what they say counts, then the answer so far."""
     if rng.random() < 0.25:
         question, value = chat_knowledge.question(rng)
         context, so_far, answer, kind = "", value, value, "not searched"
@@ -391,7 +392,7 @@ SHARES: dict[str, tuple[Callable[[Random, Split], Document], float]] = {
 
 
 def sample(rng: Random, split: Split) -> Document:
-    """One request of an application, except for reading chunks."""
+    """Draw one request of an application, except for reading chunks."""
     kinds = list(SHARES)
     kind = rng.choices(kinds, [share for _, share in SHARES.values()])[0]
     return SHARES[kind][0](rng, split)

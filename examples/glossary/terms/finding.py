@@ -8,5 +8,5 @@ _TERM = re.compile(r"\b(?:a|an|the)\s+([a-z]{4,})\b", re.IGNORECASE)
 
 
 def find_terms(text: str) -> list[str]:
-    """The nouns behind articles, each once, in order."""
+    """Return the nouns behind articles, each once, in order."""
     return list(dict.fromkeys(found.lower() for found in _TERM.findall(text)))

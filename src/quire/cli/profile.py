@@ -42,9 +42,11 @@ class ProfileOptions:
             help="Directory or hub id of a model [default: quire-mini].", metavar="MODEL"
         ),
     ] = None
-    out: Annotated[
+    output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to write it [default: MODEL.profile.json]."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The file [default: MODEL.profile.json]."
+        ),
     ] = None
     encoder: Annotated[
         str | None,
@@ -76,8 +78,8 @@ class ProfileOptions:
         if self.encoder is not None and (self.model, self.log) != (None, None):
             beside = f"--log {self.log}" if self.model is None else f"the model {self.model}"
             raise InvalidArgument(f"--encoder {self.encoder} beside {beside}: give one of them")
-        if self.out is not None and not self.out.parent.is_dir():
-            raise ConfigError(f"--out {self.out}: there is no folder {self.out.parent}")
+        if self.output is not None and not self.output.parent.is_dir():
+            raise ConfigError(f"--output {self.output}: there is no folder {self.output.parent}")
 
 
 @with_groups
@@ -97,9 +99,9 @@ def profile(options: ProfileOptions) -> None:
 
     Examples:
 
-        quire profile ~/models/Qwen3-0.6B --out qwen.json
+        quire profile ~/models/Qwen3-0.6B -o qwen.json
 
-        quire profile --log events.log --out mine.json
+        quire profile --log events.log -o mine.json
 
         quire sim --profile qwen.json --workload sharegpt --load 0.8
 
@@ -110,14 +112,14 @@ def profile(options: ProfileOptions) -> None:
     configure_logging(options.log_level, log_requests=False)
     options.check()
     if options.encoder is not None:
-        _profile_encoder(options.encoder, options.out)
+        _profile_encoder(options.encoder, options.output)
         return
     times = _measured(options.model) if options.log is None else read_times(options.log)
     assert times.info is not None
     date = datetime.now(UTC).isoformat(timespec="seconds")
     machine = processor_name()
     found = fit(times.samples, times.info, machine=machine, date=date, release=__version__)
-    target = options.out or Path(f"{found.model}.profile.json")
+    target = options.output or Path(f"{found.model}.profile.json")
     target.write_text(encode_profile(found), encoding="utf-8")
     _show(found, target)
 

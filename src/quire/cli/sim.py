@@ -29,7 +29,7 @@ def sim(options: SimOptions) -> None:
 
         quire sim --workload sharegpt --programs 100 --load 0.9 --policy fcfs --policy plas
 
-        quire sim --workload mixed --engines 4 --rate 3 --programs 300 --seed 1 --json mixed.json
+        quire sim --workload mixed --engines 4 --rate 3 --programs 300 --seed 1 -o mixed.json
 
         quire sim --workload lats --arrivals at-once --programs 20 --policy atlas
 
@@ -75,7 +75,7 @@ def _play_cluster(
             profile=options.engines.profile,
             profile_lacks=() if measured is None else measured.missing,
             scheduler=schedulers[0],
-            json_file=options.json_file,
+            output=options.output,
         )
     )
 
@@ -93,9 +93,9 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
             show(study, capacity, findings)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     show(study, capacity, findings)
-    if options.json_file is not None:
+    if options.output is not None:
         text = as_json(study, capacity, schedulers[0], findings)
-        options.json_file.write_text(text, encoding="utf-8")
+        options.output.write_text(text, encoding="utf-8")
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
 

@@ -57,7 +57,7 @@ class NodesAsked:
     profile: Path | None
     profile_lacks: Sequence[str]
     scheduler: SchedulerConfig
-    json_file: Path | None
+    output: Path | None
 
     def study(self) -> ClusterStudy:
         """Return the study that the options describe.
@@ -138,8 +138,8 @@ def play_cluster(asked: NodesAsked) -> None:
             _show(study, findings)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     _show(study, findings)
-    if asked.json_file is not None:
-        asked.json_file.write_text(_as_json(study, findings), encoding="utf-8")
+    if asked.output is not None:
+        asked.output.write_text(_as_json(study, findings), encoding="utf-8")
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
 

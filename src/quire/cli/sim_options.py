@@ -270,9 +270,14 @@ class SimOptions:
     levels: LevelsOptions
     pausing: PausingOptions
     cluster: ClusterOptions
-    json_file: Annotated[
+    output: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Write settings, summaries and programs."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write settings, summaries and programs to this file, as JSON.",
+        ),
     ] = None
 
     def schedulers(self) -> list[SchedulerConfig]:
@@ -294,7 +299,5 @@ class SimOptions:
         Raises:
             ConfigError: it cannot be written.
         """
-        if self.json_file is not None and not self.json_file.parent.is_dir():
-            raise ConfigError(
-                f"--json {self.json_file}: there is no folder {self.json_file.parent}"
-            )
+        if self.output is not None and not self.output.parent.is_dir():
+            raise ConfigError(f"--output {self.output}: there is no folder {self.output.parent}")

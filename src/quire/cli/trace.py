@@ -27,7 +27,8 @@ def trace(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; absent: standard output.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file; absent: standard output."),
     ] = None,
     log: Annotated[
         Path | None,

@@ -17,7 +17,7 @@ from quire.cluster.engines.interfaces import (
     RemoteSendResult,
     Route,
 )
-from quire.cluster.engines.said import shown
+from quire.cluster.engines.strategy_errors import shown
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.nodes.page_tree import PageChange, PageTree
 from quire.cluster.requests.answer import RoutedAnswer

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.interfaces import Engine, Idle
 from quire.cluster.engines.node_engine import NodeEngine
-from quire.cluster.engines.said import is_ending, said_of
+from quire.cluster.engines.strategy_errors import is_ending, said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.passing.awaited_launches import AwaitedProgram

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from quire.cluster.engines.interfaces import Engine, Idle
-from quire.cluster.engines.said import is_ending
+from quire.cluster.engines.strategy_errors import is_ending
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.requests.answer import RoutedAnswer

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.cluster.engines.interfaces import Idle, Route
-from quire.cluster.engines.said import line_of, said_of
+from quire.cluster.engines.strategy_errors import line_of, said_of
 from quire.cluster.engines.trial import trial
 from quire.cluster.strategies import SHIPPED
 from quire.core.errors import InvalidArgument

@@ -14,7 +14,7 @@ from math import inf, isfinite
 import msgspec
 
 from quire.cluster.engines.interfaces import Route
-from quire.cluster.engines.said import said_of
+from quire.cluster.engines.strategy_errors import said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.requests.request import COMPLETIONS, Request
 from quire.cluster.routing.strategy import StrategySource, load

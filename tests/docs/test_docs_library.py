@@ -7,8 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
-from quire.programs.guide import commands, guide
 from quire.programs.library import LIBRARY, THEMES
+from tools.pages.library import commands, guide
 
 FOLDER = Path(__file__).parents[2] / "docs" / "guide"
 ANSWERS = json.loads((FOLDER / "library-answers.json").read_text(encoding="utf-8"))

@@ -1,4 +1,6 @@
-"""Writes ``docs/reference/cli.md`` from the commands themselves (``make docs``).
+"""Writes ``docs/reference/cli.md`` from the commands themselves.
+
+``python -m tools.pages.cli docs/reference/cli.md``
 
 Owns the page's layout. A test compares the page with this module's output.
 """
