@@ -7,9 +7,9 @@ The engines are those of ``systems.py``; each balancer plays the same programs u
 (``plas`` for ShareGPT, ``atlas`` for LATS). Traces are as long on every number of engines: n
 engines get n times as many programs. Chosen before the first run: four engines; throughput at twice
 the latency of programs that have the engine for themselves; for the number of engines ``plas`` and
-the balancer ``quire`` with ShareGPT. Deterministic: a second run gives the same rows. It takes hours
-in full: with ``--rows FILE`` each row is kept as soon as it is there, and a second run with this file
-goes on where the first was interrupted.
+the balancer ``quire`` with ShareGPT. Deterministic: a second run gives the same rows. In full it
+takes hours: with ``--rows FILE`` each row is kept as soon as it is there, and a second run with
+this file goes on where the first was interrupted.
 """
 
 from __future__ import annotations
