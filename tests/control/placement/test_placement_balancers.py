@@ -137,20 +137,6 @@ def test_autellix_pins_a_program_anew_when_its_engine_is_lost() -> None:
     assert replicas.ask(1, long) == OTHER, "its home from now on"
 
 
-@pytest.mark.parametrize(("num_blocks", "place"), [(128, ENGINE), (64, OTHER)])
-def test_a_cached_prompt_leaves_an_engine_whose_memory_has_no_room_for_the_rest(
-    num_blocks: int, place: EngineId
-) -> None:
-    """40 tokens are cached beside 200 of another program; 120 more have no room in 256 slots."""
-    replicas = Replicas("quire", num_blocks=num_blocks)
-    text = prompt_of(1, 160)
-    assert replicas.ask(1, text[:40]) == ENGINE
-    replicas.done(1)
-    assert replicas.ask(2, prompt_of(2, 200), 8) == ENGINE
-    assert replicas.ask(3, prompt_of(3, 20), 8) == OTHER
-    assert replicas.ask(1, text) == place
-
-
 def test_the_keys_of_one_prompt_are_not_taken_for_those_of_another() -> None:
     """The balancer computes the keys of the prefix that is looked for first; the decode behind it
     has another prompt, which begins alike."""

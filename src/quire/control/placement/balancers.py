@@ -103,19 +103,17 @@ class OccupiedMemory:
 class CachedAgainstLoad:
     """``quire``: the engine where prompt and neighbours cost least. Tokens of the prompt that its
     prefix index has need not be computed there; each call that it already has counts like
-    ``TOKENS_PER_CALL`` tokens; tokens for which its memory has no room push out as many of others,
-    which are computed again (``overflow_tokens``). So leaving an engine costs the lost prefill, and
-    staying costs the queue and what is lost of others. Of equal engines, the one is chosen where
-    the queue delays its own program least (``deepest_beside``)."""
+    ``TOKENS_PER_CALL`` tokens. So leaving an engine costs the lost prefill, and staying costs the
+    queue. Of equal engines, the one is chosen where the queue delays its own program least
+    (``deepest_beside``)."""
 
     def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
         is_spare = placing.queue.is_spare
-        costs = []
-        for engine in engines:
-            num_cached = cached.get(engine.id, 0)
-            delay = num_calls(engine, for_spare=is_spare) * TOKENS_PER_CALL
-            costs.append(delay - num_cached + overflow_tokens(placing, engine, num_cached))
+        costs = [
+            num_calls(one, for_spare=is_spare) * TOKENS_PER_CALL - cached.get(one.id, 0)
+            for one in engines
+        ]
         least = min(costs)
         equals = [one for one, cost in zip(engines, costs, strict=True) if cost == least]
         if len(equals) == 1:
@@ -183,13 +181,6 @@ def occupied_tokens(engine: EngineState) -> int:
     memory = engine.memory
     num_held = (memory.device.num_taken - memory.index.num_cached) * engine.page_size
     return num_held + num_left + engine.ready.num_prompt_tokens
-
-
-def overflow_tokens(placing: PlacementRequest, engine: EngineState, num_cached: int) -> int:
-    """The number of tokens by which the prompt, of which the engine has ``num_cached``, and what is
-    occupied there exceed the engine's memory."""
-    num_more = len(placing.prompt) - num_cached
-    return max(0, occupied_tokens(engine) + num_more - engine.memory.device.size * engine.page_size)
 
 
 def deepest_beside(queue: CommandQueue, engine: EngineState) -> int:
