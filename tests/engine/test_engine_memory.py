@@ -159,7 +159,7 @@ BAD_OPERATIONS: list[tuple[Operation, str]] = [
     (SwapIn(transfers=i32([0]), blocks=i32([96]), host_blocks=i32([0])), "block 96"),
     (
         WriteDisk(transfers=i32([0]), blocks=i32([96]), disk_blocks=i32([0]), tier="device"),
-        "block 96 is outside 0..95",
+        "block 96..96 is outside 0..95",
     ),
     (
         WriteDisk(transfers=i32([0]), blocks=i32([100_000]), disk_blocks=i32([0]), tier="host"),

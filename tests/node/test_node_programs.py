@@ -112,6 +112,8 @@ async def test_a_draining_node_takes_no_program_and_waits_for_those_that_run(nod
     handle = node.launch(echo, tenant=TENANT)
     messages = handle.attach()
     stopping = asyncio.create_task(node.stop(drain_timeout_s=3600))
+    for _ in range(20):  # who does not wait ends it by now
+        await asyncio.sleep(0)
     for text in ("a", "b"):
         await handle.send(text)
         assert (await anext(messages)).text == f"got {text}"

@@ -471,7 +471,7 @@ def test_routes_that_are_not_there(http: httpx.Client, method: str, path: str) -
     ("method", "path", "allowed"),
     [
         ("GET", "/v1/chat/completions", "POST"),
-        ("DELETE", "/v1/models", "GET"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
         ("PATCH", "/v1/programs", "GET, POST"),  # two routes of one path
     ],
 )
