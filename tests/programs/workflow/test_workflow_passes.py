@@ -369,6 +369,16 @@ def test_a_graph_is_found_again_by_what_shapes_it() -> None:
     assert (cache.num_hits, cache.num_misses) == (1, 5)
 
 
+def test_a_graph_is_found_again_in_whatever_order_a_query_says_it() -> None:
+    app, cache = advanced(), GraphCache()
+    changes = {"system": "Be short.", "max_tokens": 40}
+    first = Graph.optimize(app, QUERY, {"answer": changes}, cache=cache)
+    turned = dict(reversed(changes.items()))
+    again = Graph.optimize(app, dict(reversed(QUERY.items())), {"answer": turned}, cache=cache)
+    assert again.e_graph is first.e_graph
+    assert (cache.num_hits, cache.num_misses) == (1, 1)
+
+
 def test_the_cache_is_bounded() -> None:
     app, cache = advanced(), GraphCache(max_graphs=1)
     first = Graph.optimize(app, QUERY, cache=cache).e_graph
