@@ -125,6 +125,21 @@ def test_stages_are_as_large_as_the_engine_gains_from_and_are_handed_on() -> Non
     assert graph.primitives["expand.prefill"].after == {f"ingest.{n}" for n in range(5)}
 
 
+def test_a_smaller_stage_behind_a_stage_takes_a_part_of_it() -> None:
+    app = advanced()
+    app.engines["vectors"] = replace(app.engines["vectors"], profile=Profile(3))
+    graph = Graph.optimize(app, QUERY, passes=OptPass(["stages"])).e_graph
+    pieces = [graph.primitives[f"ingest.{number}"] for number in range(10)]
+    assert [(one.first, one.size) for one in pieces[:4]] == [(0, 3), (3, 1), (4, 3), (7, 1)]
+    assert sum(one.size or 0 for one in pieces) == 20
+    assert [str(one.inputs["vectors"]) for one in pieces[:4]] == [
+        "embed.0.out[0:3]",
+        "embed.0.out[3:4]",
+        "embed.1.out[0:3]",
+        "embed.1.out[3:4]",
+    ]
+
+
 def test_without_a_profile_nothing_is_split_and_the_reason_is_told() -> None:
     app = App("app", engines(None))
     embed = Node("embedding", {"t": "texts"}, {"v": "vectors"}, "batchable", name="embed")
