@@ -78,7 +78,7 @@ chaos-cluster: install-dev ## a thousand rounds of requests through a router whi
 chaos-processes: install-dev ## a hundred such rounds over processes that are killed, stopped and cut off (ROUNDS=100, SEED=0)
 	PYTHONPATH=tests/cluster OMP_NUM_THREADS=1 $(BIN)/python tests/cluster/process_faults.py $(or $(ROUNDS),100) $(or $(SEED),0)
 
-mutate: install-dev ## which of 660 seeded faults the tests do not notice (MUTATE_ARGS='--minutes 30')
+mutate: install-dev ## which of 780 seeded faults the tests do not notice (MUTATE_ARGS='--minutes 30')
 	$(BIN)/python -m tools.mutation $(MUTATE_ARGS)
 
 lint: install-dev ## ruff and the import layers

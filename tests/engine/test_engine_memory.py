@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from engine_driver import GREEDY, Driver, Row, forward_rows, i32
 
 from quire.core.batch import (
@@ -16,22 +18,54 @@ from quire.core.batch import (
     EmbedRows,
     ExtendSequence,
     Operation,
+    ReadDisk,
     SampleRows,
     SwapIn,
     SwapOut,
+    WriteDisk,
     WriteEntries,
     WriteTable,
 )
+from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.core.decoding import SamplerSpec
-from quire.core.errors import InvalidArgument, UnknownHandle
-from quire.core.ids import SequenceId, TableId
+from quire.core.errors import ConfigError, InvalidArgument, UnknownHandle
+from quire.core.ids import ModelId, SequenceId, TableId
 from quire.engine.kv_cache.page_tables import NO_TABLE, UNKNOWN_TABLE, PageTables, TablePages
+from quire.engine.kv_cache.pool import BlockShape
 
 MakeDriver = Callable[..., Driver]
 
 
 def u64(values: list[int]) -> np.ndarray:
     return np.array(values, np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, DEFAULT_CACHE_BYTES // 256),
+        ({"kv_cache_bytes": 1000}, 3),
+        ({"kv_cache_bytes": 1000, "num_blocks": 7}, 7),
+    ],
+    ids=["the default", "bytes", "blocks"],
+)
+def test_the_cache_is_as_large_as_it_is_asked_to_be(asked: dict[str, Any], found: int) -> None:
+    shape = BlockShape(2, 1, 4, 4, torch.float32)
+    assert shape.bytes_per_block == 256
+    assert shape.num_blocks(EngineConfig("model", ModelId("m"), **asked)) == found
+    with pytest.raises(ConfigError, match="kv_cache_bytes is 255"):
+        shape.num_blocks(EngineConfig("model", ModelId("m"), kv_cache_bytes=255))
+
+
+def test_the_first_tables_need_no_new_arrays() -> None:
+    tables = PageTables()
+    blocks, num_pages = tables.blocks_TP, tables.num_pages_T
+    for table in range(len(num_pages)):
+        tables.write(table, 0, i32([table]), u64([1]))
+    assert (tables.blocks_TP is blocks, tables.num_pages_T is num_pages) == (True, True)
+    tables.write(len(num_pages), 0, i32([7]), u64([1]))
+    assert len(tables.blocks_TP) == len(tables.num_pages_T) == 2 * len(num_pages)
+    assert tables.blocks(tables.row(0)).tolist() == [0]
 
 
 def test_tables_grow_cut_and_refuse_gaps() -> None:
@@ -123,6 +157,15 @@ BAD_OPERATIONS: list[tuple[Operation, str]] = [
     (CopySlots(source=i32([-1]), target=i32([0])), "slot -1"),
     (SwapOut(transfers=i32([0]), blocks=i32([0]), host_blocks=i32([100_000])), "host block 100000"),
     (SwapIn(transfers=i32([0]), blocks=i32([96]), host_blocks=i32([0])), "block 96"),
+    (
+        WriteDisk(transfers=i32([0]), blocks=i32([96]), disk_blocks=i32([0]), tier="device"),
+        "block 96..96 is outside 0..95",
+    ),
+    (
+        WriteDisk(transfers=i32([0]), blocks=i32([100_000]), disk_blocks=i32([0]), tier="host"),
+        "host block 100000",
+    ),
+    (ReadDisk(transfers=i32([0]), blocks=i32([0]), disk_blocks=i32([0])), "disk block 0"),
     (ExtendSequence(sequence=SequenceId(5), limit=9), "sequence 5 is not open"),
     (CloseSequences(sequences=[SequenceId(99)]), "sequence 99 is not open"),
 ]

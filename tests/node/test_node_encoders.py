@@ -36,6 +36,7 @@ from quire.core.errors import (
 from quire.core.event_loops import new_event_loop
 from quire.core.events import Called
 from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
+from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node import Node
 from quire.node.control_thread import ControlThread
@@ -290,6 +291,12 @@ async def test_several_instances_are_each_kept_running_and_share_the_work() -> N
         (encoder,) = node.statistics().controller.encoders
         assert [one.num_sequences > 0 for one in encoder.instances] == [True] * 3
         assert sum(one.num_sequences for one in encoder.instances) == 30
+
+
+async def test_the_models_of_a_node_with_encoders_have_the_encoders_trait() -> None:
+    async with serving(FakeEncoder()) as node:
+        (model,) = node.models()
+        assert model.traits >= ENCODER_TRAITS | NODE_TRAITS
 
 
 async def test_a_session_is_charged_for_what_is_encoded_for_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.actions import Action, Deliver, Fail, QueuePlaced
-from quire.core.calls import Issue
+from quire.core.calls import CloseQueue, Issue
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord
@@ -91,6 +91,17 @@ def test_a_request_counts_for_the_engine_on_which_it_began() -> None:
     found = observer.snapshot()
     assert (found[ENGINE].num_finished, found[ENGINE].request.sum_s) == (1, 1.0)
     assert (found[other].num_finished, found[other].request.sum_s) == (1, 2.0)
+
+
+def test_what_control_refuses_on_a_closed_queue_counts_for_no_engine() -> None:
+    refused = ErrorRecord("unknown_handle", "the queue is closed")
+    observer = LatencyObserver()
+    placed = QueuePlaced(program=PROGRAM, queue=QUEUE, engine=ENGINE)
+    observer.observe(issued(1), [placed])
+    observer.observe(Called(time_s=3.0, program=PROGRAM, call=CloseQueue(QUEUE)), [])
+    fail = Fail(program=PROGRAM, command=CommandId(2), error=refused)
+    observer.observe(issued(2), [fail])
+    assert observer.snapshot()[ENGINE].num_failed == 0
 
 
 def test_a_decode_that_does_not_stream_has_a_first_token_too() -> None:

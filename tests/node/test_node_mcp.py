@@ -167,14 +167,19 @@ async def test_one_that_crashes_again_and_again_is_left_alone_for_a_while(
 
 
 async def test_an_unused_one_is_ended_and_started_again(
-    make: Make, processes: list[McpProcess], monkeypatch: pytest.MonkeyPatch
+    make: Make,
+    processes: list[McpProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(servers_module, "MAX_STARTS", 2)
     servers = make(config(idle_s=0.001))
     for _ in range(3):  # that is no crash
         await call(servers, "pid")
         await processes[-1].ended.wait()
     assert len({process.pid for process in processes}) == 3
+    assert caplog.messages.count("ended: it was ended, unused") == 3
 
 
 async def test_a_call_under_way_keeps_it(make: Make, processes: list[McpProcess]) -> None:

@@ -13,6 +13,7 @@ from fake_node import TENANT, StartNode, fake_config
 from quire.core.config import TenantConfig
 from quire.core.decoding import StopSpec
 from quire.core.errors import (
+    Draining,
     Forbidden,
     InvalidArgument,
     MailboxClosed,
@@ -105,6 +106,22 @@ async def test_messages_go_both_ways_and_to_a_second_client(node: Node) -> None:
     assert [message.sequence async for message in second] == []
     with pytest.raises(MailboxClosed):
         await handle.send("late")
+
+
+async def test_a_draining_node_takes_no_program_and_waits_for_those_that_run(node: Node) -> None:
+    handle = node.launch(echo, tenant=TENANT)
+    messages = handle.attach()
+    stopping = asyncio.create_task(node.stop(drain_timeout_s=3600))
+    for _ in range(20):  # who does not wait ends it by now
+        await asyncio.sleep(0)
+    for text in ("a", "b"):
+        await handle.send(text)
+        assert (await anext(messages)).text == f"got {text}"
+        with pytest.raises(Draining):
+            node.launch(echo, tenant=TENANT)
+    handle.signal("end_of_input")
+    assert await handle.result() == "2 messages"
+    await stopping
 
 
 async def test_the_process_table_shows_a_running_program(node: Node) -> None:

@@ -14,12 +14,13 @@ import pytest
 from sandbox_node import CHILD, needs_sandbox
 
 from quire.core.config import SandboxConfig
-from quire.core.errors import Draining, ErrorRecord
+from quire.core.errors import Draining, ErrorRecord, ProtocolMismatch
 from quire.node.loops import in_daemon_thread
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox_process import SandboxProcess
 from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.messages import Fetch
 from quire.programs.sandbox.wasm.build_processes import BuildProcesses
 from quire.testing import VirtualClock
 
@@ -42,6 +43,9 @@ class Host:
         self.refused.append((number, error))
 
 
+FETCH = Fetch(request=1, method="GET", url="http://a", body=None, headers=None)
+
+
 class Start:
     guest = 7
 
@@ -62,6 +66,26 @@ async def test_an_inspection_that_breaks_is_answered() -> None:
     (answer,) = said
     assert answer.number == 3
     assert "No space left" in answer.inspected.error.message
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        s.Tell(news=[]),
+        s.Starts(starts=[]),
+        s.Keep(code={}, models=None, forget=[]),
+        s.OrderFetch(guest=7, call=FETCH),
+        s.Stop(guest=7, error=ErrorRecord("program_cancelled", "")),
+        s.Inspect(number=3, code=b"", limits=GuestLimits()),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+async def test_what_comes_before_there_is_a_host_is_refused(early: s.ToSandbox) -> None:
+    said: list[Any] = []
+    sandbox = process(said)
+    with pytest.raises(ProtocolMismatch, match=f"{type(early).__name__} out of turn"):
+        sandbox._on_message(early)
+    assert (said, sandbox._tasks) == ([], set())
 
 
 async def test_a_guest_whose_program_cannot_be_prepared_ends() -> None:

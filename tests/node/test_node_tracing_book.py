@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from quire.core.events import ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramForm, ProgramId, TenantId, ThreadId
 from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
 from quire.node.tracing.book import ProgramTrace, TraceBook, TraceLimits
-from quire.node.tracing.reading import TracedProgram, carriers, waits
+from quire.node.tracing.reading import MAX_PROGRAMS, TracedProgram, carriers, waits
 
 
 def start(
@@ -99,6 +100,22 @@ def test_the_node_keeps_the_latest_of_all_programs_together() -> None:
         book.call_ended(call(2, command))
     assert commands(book, 1) == []
     assert commands(book, 2) == [11, 12, 13]
+
+
+def test_what_is_kept_is_what_the_reference_promises() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
+    promised = " ".join(page.read_text(encoding="utf-8").split())
+    limits = TraceLimits()
+    assert (
+        f"keeps the latest {limits.max_calls} calls of each program (`num_calls` counts all), the "
+        f"latest {limits.max_node_calls:,} of all programs, as many transfers of each program and "
+        f"{limits.max_node_transfers:,} of all, and the latest {limits.max_messages:,} messages of "
+        "each engine."
+    ) in promised
+    assert limits.max_transfers == limits.max_calls
+    assert f"of ended sessions the latest {limits.max_ended_sessions:,} are kept." in promised
+    assert f"the programs below it follow, at most {MAX_PROGRAMS} in all." in promised
+    assert limits.max_children == MAX_PROGRAMS
 
 
 def test_a_launched_program_is_kept_until_it_is_forgotten() -> None:

@@ -125,6 +125,21 @@ def test_stages_are_as_large_as_the_engine_gains_from_and_are_handed_on() -> Non
     assert graph.primitives["expand.prefill"].after == {f"ingest.{n}" for n in range(5)}
 
 
+def test_a_smaller_stage_behind_a_stage_takes_a_part_of_it() -> None:
+    app = advanced()
+    app.engines["vectors"] = replace(app.engines["vectors"], profile=Profile(3))
+    graph = Graph.optimize(app, QUERY, passes=OptPass(["stages"])).e_graph
+    pieces = [graph.primitives[f"ingest.{number}"] for number in range(10)]
+    assert [(one.first, one.size) for one in pieces[:4]] == [(0, 3), (3, 1), (4, 3), (7, 1)]
+    assert sum(one.size or 0 for one in pieces) == 20
+    assert [str(one.inputs["vectors"]) for one in pieces[:4]] == [
+        "embed.0.out[0:3]",
+        "embed.0.out[3:4]",
+        "embed.1.out[0:3]",
+        "embed.1.out[3:4]",
+    ]
+
+
 def test_without_a_profile_nothing_is_split_and_the_reason_is_told() -> None:
     app = App("app", engines(None))
     embed = Node("embedding", {"t": "texts"}, {"v": "vectors"}, "batchable", name="embed")
@@ -367,6 +382,16 @@ def test_a_graph_is_found_again_by_what_shapes_it() -> None:
     for changed in changes:
         assert Graph.optimize(*changed, cache=cache).e_graph is not first.e_graph
     assert (cache.num_hits, cache.num_misses) == (1, 5)
+
+
+def test_a_graph_is_found_again_in_whatever_order_a_query_says_it() -> None:
+    app, cache = advanced(), GraphCache()
+    changes = {"system": "Be short.", "max_tokens": 40}
+    first = Graph.optimize(app, QUERY, {"answer": changes}, cache=cache)
+    turned = dict(reversed(changes.items()))
+    again = Graph.optimize(app, dict(reversed(QUERY.items())), {"answer": turned}, cache=cache)
+    assert again.e_graph is first.e_graph
+    assert (cache.num_hits, cache.num_misses) == (1, 1)
 
 
 def test_the_cache_is_bounded() -> None:

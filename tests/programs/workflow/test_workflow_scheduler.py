@@ -13,10 +13,13 @@ from workflow_reference import ReferenceRun, digest
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
+from quire.programs.workflow.recording import NO_RECORD
 from quire.programs.workflow.runners.local import ToolRunner
 from quire.programs.workflow.scheduler import PAUSES_S, GraphScheduler, PrimitiveRunner
+from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import StepLog
 
 
@@ -65,6 +68,35 @@ async def test_the_scheduler_gives_the_reference_answer(synthesis: str, names: l
     assert runner.num_closed == len(runners)
     if synthesis == "refine":
         assert (runner.most_running > 1) == bool(names), "unoptimised primitives run one by one"
+
+
+class AllKept(type(NO_RECORD)):  # type: ignore[misc]
+    """Of each primitive an earlier attempt has kept the outputs."""
+
+    def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any]:
+        kept = {ValueType.TEXT: "the kept answer"}
+        return {name: kept.get(kind, [1.0]) for name, kind in primitive.outputs.items()}
+
+
+@pytest.mark.parametrize("reads_text", [True, False])
+async def test_who_reads_answers_is_told_the_kept_text_of_a_result(reads_text: bool) -> None:
+    class Reader(StepLog):
+        async def said(self, output: str, said: SaidText) -> None:
+            told.append((output, said))
+
+    told: list[tuple[str, SaidText]] = []
+    app = App("app", [Engine("llm"), Engine("embedding")])
+    writes = Node("llm", {"q": "text"}, {"a": "text"}, config={"prompt": "{q}"}, name="writes")
+    embed = Node("embedding", {"t": "texts"}, {"v": "vectors"}, "batchable", name="embed")
+    app.update_template([writes, embed])
+    graph = Graph.optimize(app, {"q": "Who?", "t": ["x"]})
+    runner, runners = of(graph)
+    reader = Reader()
+    reader.reads_text = reads_text
+    run = GraphScheduler(graph.e_graph, graph.query, runners, clock, reader, record=AllKept()).run()
+    assert await run == {"a": "the kept answer", "v": [1.0]}
+    assert told == ([("a", SaidText("the kept answer"))] if reads_text else [])
+    assert runner.began == []
 
 
 async def test_what_is_ready_together_starts_with_the_deepest() -> None:
