@@ -10,10 +10,11 @@ PyTorch's take and return the weight type. With bf16 weights PyTorch also runs i
 (``torch-f32``), its best type where the processor has no bf16; the ratio is to the better of the
 two. The limit is the larger of reading the weights at the speed of a pure read, by the same
 threads, of as many bytes as are read in turn, and multiplying at the peak of the processor's
-instructions (``machine_limits``); both are the best of all rounds. Quote the ratios and the shares,
-not the milliseconds. On a machine with other work ``--processor-time`` counts the processor time of
-one thread instead, which does not include waiting for a core; what others do to the caches stays in
-it.
+instructions (``machine_limits``); both are the best of all rounds. A product called from Python
+takes one or two microseconds more than inside a step: ``call_ms`` is the time of a call without
+rows, and ``share_without_call`` leaves it out. Quote the ratios and the shares, not the
+milliseconds. On a machine with other work ``--processor-time`` counts the processor time of one
+thread instead, which does not include waiting for a core; what others do to the caches stays in it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ NUM_LAYERS = 4
 """Of each model: enough that the layers of small and 1b exceed the caches."""
 TORCH_TYPES = {WeightType.F32: torch.float32, WeightType.BF16: torch.bfloat16}
 OURS, THEIRS, THEIRS_F32 = "quire", "torch", "torch-f32"
+CALL = ("call", 0)
+"""In Quire's times: a product without rows."""
 LIMITS = "the machine's limits"
 """Their turn in each round."""
 Times = dict[tuple[str, int], float]
@@ -113,7 +116,10 @@ class Ours:
         return PackedMatrix(self._team, rows[0], weight_type, *rows[1:])
 
     def turn(self, all_rows: list[int]) -> Times:
-        return timed(self._products, all_rows, self._runs, self._clock)
+        times = timed(self._products, all_rows, self._runs, self._clock)
+        first = self._products[0]
+        times[CALL] = timed([first], [0], self._runs, self._clock)[first.name, 0]
+        return times
 
     def _runs(self, index: int, num_rows: int) -> list[Callable[[], object]]:
         product = self._products[index]
@@ -236,6 +242,7 @@ def row(
     key = (product.name, num_rows)
     seconds = {name: [times[key] for times in taken] for name, taken in turns.items()}
     ours = figure(seconds[OURS])
+    call_s = median(times[CALL] for times in turns[OURS])
     rivals = [values for name, values in seconds.items() if name != OURS]
     best = min(rivals, key=median)
     return {
@@ -247,6 +254,8 @@ def row(
         "ahead_of_torch": ratio(best, seconds[OURS]).rounded(3),
         "limit_ms": float(f"{1e3 * limit_s:.4g}"),
         "share_of_limit": round(limit_s / ours.median, 3),
+        "call_ms": float(f"{1e3 * call_s:.3g}"),
+        "share_without_call": round(limit_s / (ours.median - call_s), 3),
     }
 
 
@@ -264,6 +273,7 @@ def shown(one: dict[str, Any]) -> dict[str, object]:
         },
         "quire / best torch": f"{ahead['median']}x [{ahead['low']}, {ahead['high']}]",
         "share of limit": one["share_of_limit"],
+        "without the call": one["share_without_call"],
     }
 
 

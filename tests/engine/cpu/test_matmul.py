@@ -99,10 +99,12 @@ def test_a_row_has_the_same_bits_in_every_batch(
         assert torch.equal(y_MN[[0, 5, 37]], torch.cat(alone))
 
 
+@pytest.mark.parametrize("num_rows", [45, 1100])
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_the_number_of_threads_changes_no_bit(num_threads: int) -> None:
+def test_the_number_of_threads_changes_no_bit(num_threads: int, num_rows: int) -> None:
+    """Also where the rows are several chunks, each of which is shared among the threads."""
     weight_NK = random_matrix(200, 96)
-    x_MK = random_matrix(45, 96, seed=3)
+    x_MK = random_matrix(num_rows, 96, seed=3)
     results = []
     for count in (1, num_threads):
         with Team(load_kernel(), count) as team:

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kSharesPerThread = 4;
 
-// int8: turns the exact integer sums into floats. x = (u - 128) * row scale, W = q * column scale.
+// int8 with AMX: turns the exact integer sums into floats. Vectors do it while the sums are in
+// registers (Int8Scales).
 void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, int64_t num_rows,
                 float* sums) {
   const float* scales = w.scales + panel * kPanelColumns;
@@ -179,6 +180,8 @@ class Product {
         task.next = after_ + place * w_.panel_bytes + done * 64;
         if (is_few_) task.next = panel + 1 < all.last_panel ? part(panel + 1, tile) : after_;
         if (widens_) task.panel = reinterpret_cast<const uint8_t*>(widened_of(place));
+        const Int8Scales scales = scales_of(block, panel);
+        if (w_.type == WeightType::kInt8 && !use_amx_ && last_tile == num_tiles_) task.scales = &scales;
         multiply(task);
       }
       done += lines;
@@ -236,6 +239,12 @@ class Product {
     return task;
   }
 
+  Int8Scales scales_of(const SumsOfBlock& block, int64_t panel) const {
+    if (w_.type != WeightType::kInt8) return {};
+    return {x_.scales + block.first_row, w_.scales + panel * kPanelColumns,
+            w_.sums + panel * kPanelColumns};
+  }
+
   const uint8_t* part(int64_t panel, int64_t tile) const {
     return w_.panels + panel * w_.panel_bytes + tile * kPanelTileBytes;
   }
@@ -262,7 +271,7 @@ class Product {
 
   // Takes complete sums, as soon as they are, while they are in L1.
   void finish(const SumsOfBlock& block) {
-    if (w_.type == WeightType::kInt8)
+    if (w_.type == WeightType::kInt8 && use_amx_)
       for (int64_t panel = block.first_panel; panel < block.last_panel; panel++)
         dequantize(w_, panel, x_.scales + block.first_row, block.last_row - block.first_row,
                    block.of(block.first_row, panel));
@@ -284,27 +293,55 @@ class Product {
   AmxTiles tiles_;
 };
 
-// The whole product, in shares: groups of panels, then single panels so that threads end together;
-// smaller groups where threads would otherwise have no work.
+// One share of a product: a chunk of rows times panels [first, last).
+struct Share {
+  int64_t chunk, first, last;
+};
+
+// How a product is divided: groups of panels; of the last chunk of rows, the end in single panels, so
+// that threads end together. Groups are smaller where threads would otherwise have no work.
+class Shares {
+ public:
+  Shares(int64_t num_chunks, int64_t panels, int64_t group_panels, int64_t num_threads)
+      : panels_(panels),
+        last_chunk_(num_chunks - 1),
+        step_(std::clamp(num_chunks * panels / (kSharesPerThread * num_threads), int64_t{1},
+                         group_panels)),
+        of_chunk_((panels + step_ - 1) / step_),
+        groups_(std::max<int64_t>(panels / step_ - num_threads, 0)) {}
+
+  int64_t count() const { return last_chunk_ * of_chunk_ + groups_ + panels_ - groups_ * step_; }
+
+  Share at(int64_t index) const {
+    if (index < last_chunk_ * of_chunk_) {
+      const int64_t first = index % of_chunk_ * step_;
+      return {index / of_chunk_, first, std::min(first + step_, panels_)};
+    }
+    const int64_t group = index - last_chunk_ * of_chunk_;
+    if (group < groups_) return {last_chunk_, group * step_, (group + 1) * step_};
+    const int64_t panel = group + groups_ * (step_ - 1);
+    return {last_chunk_, panel, panel + 1};
+  }
+
+ private:
+  const int64_t panels_, last_chunk_;
+  const int64_t step_;      // panels of a group
+  const int64_t of_chunk_;  // shares of a chunk before the last one
+  const int64_t groups_;    // of the last chunk, before its single panels
+};
+
+// The whole product, in shares.
 template <class Results>
 void multiply_shares(const PackedMatrix& w, const Activations& x, const Results& results,
                      Team& team, int thread) {
   if (x.num_rows == 0) return;
   Product<Results> product(w, x, results);
-  const int64_t panels = num_panels(w);
-  const int64_t fair = std::max<int64_t>(panels / (kSharesPerThread * team.size()), 1);
-  const int64_t step = std::min(product.group_panels(), fair);
-  const int64_t groups = std::max<int64_t>(panels / step - team.size(), 0);
-  const int64_t shares = groups + panels - groups * step;
-  const auto first_panel = [&](int64_t share) {
-    const int64_t place = share % shares;
-    return place < groups ? place * step : place + groups * (step - 1);
-  };
-  const int64_t count = product.num_chunks() * shares;
-  team.share_ahead(thread, count, [&](int64_t share, int64_t next) {
-    const int64_t panel = first_panel(share), num_panels = share % shares < groups ? step : 1;
-    product.chunk(share / shares, panel, panel + num_panels,
-                  next < count ? first_panel(next) : panel);
+  const Shares shares(product.num_chunks(), num_panels(w), product.group_panels(), team.size());
+  const int64_t count = shares.count();
+  team.share_ahead(thread, count, [&](int64_t index, int64_t next) {
+    const Share share = shares.at(index);
+    product.chunk(share.chunk, share.first, share.last,
+                  next < count ? shares.at(next).first : share.first);
   });
 }
 

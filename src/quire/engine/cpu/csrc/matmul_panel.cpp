@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -18,39 +19,37 @@ constexpr int kPanelVectors = static_cast<int>(kPanelColumns) / kWidth;
 
 inline I32 load_i32(const uint8_t* source) { return load_as<I32>(source); }
 
-// ---- the types: Sum accumulates one vector of columns; add() adds one step of K to it
+// ---- the types: Sum accumulates one vector of columns; add() adds one step of K to it, or one of
+// kParts parts of a step, where the instructions take less of K at once: then only a part of the
+// operands is in registers
 
 struct FloatKernel {
   using Sum = F32;
-  struct Weights {
-    F32 value;
-  };
-  struct Row {
-    F32 value;
-  };
+  using Operand = F32;
   static constexpr int64_t kRowTileBytes = kTileBytes;  // of one row, for one tile of the panel
-  static constexpr bool kWidens = false;                // whether each pass over the weights does
-  static Weights weights(const uint8_t* source) { return {load_as<F32>(source)}; }
-  static Row row(const uint8_t* x, int64_t, int step) {
-    return {broadcast(load_as<float>(x + step * 4))};
+  static constexpr int kParts = 1;
+  static Operand weights(const uint8_t* source, int) { return load_as<F32>(source); }
+  static Operand row(const uint8_t* x, int64_t, int step, int) {
+    return broadcast(load_as<float>(x + step * 4));
   }
-  static Sum add(Sum sum, const Weights& w, const Row& x) { return fma(w.value, x.value, sum); }
+  static Sum add(Sum sum, const Operand& w, const Operand& x) { return fma(w, x, sum); }
 };
 
 #if defined(__AVX512BF16__)
 struct Bf16Kernel {
   using Sum = F32;
-  struct Weights {
+  struct Operand {
     __m512bh pairs;
   };
-  using Row = Weights;
   static constexpr int64_t kRowTileBytes = kTileBytes;
-  static constexpr bool kWidens = false;
-  static Weights weights(const uint8_t* source) { return {(__m512bh)_mm512_loadu_si512(source)}; }
-  static Row row(const uint8_t* x, int64_t, int step) {
+  static constexpr int kParts = 1;
+  static Operand weights(const uint8_t* source, int) {
+    return {(__m512bh)_mm512_loadu_si512(source)};
+  }
+  static Operand row(const uint8_t* x, int64_t, int step, int) {
     return {(__m512bh)_mm512_set1_epi32(load_as<int32_t>(x + step * 4))};
   }
-  static Sum add(Sum sum, const Weights& w, const Row& x) {
+  static Sum add(Sum sum, const Operand& w, const Operand& x) {
     return _mm512_dpbf16_ps(sum, w.pairs, x.pairs);
   }
 };
@@ -59,24 +58,18 @@ struct Bf16Kernel {
 // The activations are kept as float32, already rounded to bf16: two tiles for one of the panel.
 struct Bf16Kernel {
   using Sum = F32;
-  struct Weights {
-    F32 even, odd;
-  };
-  using Row = Weights;
+  using Operand = F32;
   static constexpr int64_t kRowTileBytes = 2 * kTileBytes;
-  static constexpr bool kWidens = true;
-  static Weights weights(const uint8_t* source) {
+  static constexpr int kParts = 2;
+  static Operand weights(const uint8_t* source, int part) {
     const I32 pairs = load_i32(source);
-    const I32 upper = broadcast(static_cast<int32_t>(0xffff0000u));
-    return {reinterpret_cast<F32>(pairs << 16), reinterpret_cast<F32>(pairs & upper)};
+    if (part == 0) return reinterpret_cast<F32>(pairs << 16);
+    return reinterpret_cast<F32>(pairs & broadcast(static_cast<int32_t>(0xffff0000u)));
   }
-  static Row row(const uint8_t* x, int64_t tile_stride, int step) {
-    const uint8_t* pair = x + step / 8 * tile_stride + step % 8 * 8;
-    return {broadcast(load_as<float>(pair)), broadcast(load_as<float>(pair + 4))};
+  static Operand row(const uint8_t* x, int64_t tile_stride, int step, int part) {
+    return broadcast(load_as<float>(x + step / 8 * tile_stride + step % 8 * 8 + part * 4));
   }
-  static Sum add(Sum sum, const Weights& w, const Row& x) {
-    return fma(w.odd, x.odd, fma(w.even, x.even, sum));
-  }
+  static Sum add(Sum sum, const Operand& w, const Operand& x) { return fma(w, x, sum); }
 };
 #endif
 
@@ -84,47 +77,92 @@ struct Bf16Kernel {
 struct Int8Kernel {
   using Sum = I32;
   static constexpr int64_t kRowTileBytes = kTileBytes;
-  static constexpr bool kWidens = false;
-  static int32_t quad(const uint8_t* x, int step) { return load_as<int32_t>(x + step * 4); }
 #if defined(__AVX512VNNI__)
-  struct Weights {
-    I32 quads;
-  };
-  using Row = Weights;
-  static Weights weights(const uint8_t* source) { return {load_i32(source)}; }
-  static Row row(const uint8_t* x, int64_t, int step) { return {broadcast(quad(x, step))}; }
-  static Sum add(Sum sum, const Weights& w, const Row& x) {
-    return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x.quads, (__m512i)w.quads);
+  using Operand = I32;
+  static constexpr int kParts = 1;
+  static Operand weights(const uint8_t* source, int) { return load_i32(source); }
+  static Operand row(const uint8_t* x, int64_t, int step, int) {
+    return broadcast(load_as<int32_t>(x + step * 4));
+  }
+  static Sum add(Sum sum, const Operand& w, const Operand& x) {
+    return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
   }
 #else
-  struct Weights {
-    I32 even, odd;  // int16 pairs: bytes 0 and 2, bytes 1 and 3
-  };
-  using Row = Weights;
+  // Pairs of int16: bytes 0 and 2 of each quad, then bytes 1 and 3.
+  using Operand = I32;
+  static constexpr int kParts = 2;
   using I16 = int16_t __attribute__((vector_size(kWidth * 4)));
-  static Weights weights(const uint8_t* source) {
+  static Operand weights(const uint8_t* source, int part) {
     const I16 quads = load_as<I16>(source);
-    return {reinterpret_cast<I32>((quads << 8) >> 8), reinterpret_cast<I32>(quads >> 8)};
+    return reinterpret_cast<I32>(part == 0 ? (quads << 8) >> 8 : quads >> 8);
   }
-  static Row row(const uint8_t* x, int64_t, int step) {
-    const int32_t value = quad(x, step);
-    return {broadcast(value & 0x00ff00ff), broadcast((value >> 8) & 0x00ff00ff)};
+  static Operand row(const uint8_t* x, int64_t, int step, int part) {
+    using Bytes2 = uint16_t __attribute__((vector_size(kWidth * 4)));
+    const I32 quads = broadcast(load_as<int32_t>(x + step * 4));
+    if (part == 0) return quads & broadcast(0x00ff00ff);
+    return reinterpret_cast<I32>(reinterpret_cast<Bytes2>(quads) >> 8);
   }
-  static I32 multiply_pairs(I32 a, I32 b) {
+  static Sum add(Sum sum, const Operand& w, const Operand& x) {
 #if defined(__AVX2__)
-    return (I32)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+    return sum + (I32)_mm256_madd_epi16((__m256i)w, (__m256i)x);
 #elif defined(__SSE2__)
-    return (I32)__builtin_ia32_pmaddwd128((__attribute__((vector_size(16))) short)a,
-                                          (__attribute__((vector_size(16))) short)b);
+    return sum + (I32)__builtin_ia32_pmaddwd128((__attribute__((vector_size(16))) short)w,
+                                                (__attribute__((vector_size(16))) short)x);
 #else
-    return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+    return sum + ((w << 16) >> 16) * ((x << 16) >> 16) + (w >> 16) * (x >> 16);
 #endif
-  }
-  static Sum add(Sum sum, const Weights& w, const Row& x) {
-    return sum + multiply_pairs(w.even, x.even) + multiply_pairs(w.odd, x.odd);
   }
 #endif
 };
+
+// One part of a step for R rows and V vectors. The fewer operands, rows or vectors of weights, are in
+// registers; the others are read one at a time.
+template <class Kernel, int R, int V>
+inline void add_part(typename Kernel::Sum (&sums)[R][V], const uint8_t* w, const uint8_t* x,
+                     int64_t x_tile_stride, int step, int part) {
+  using Operand = typename Kernel::Operand;
+  const auto column = [&](int v) { return Kernel::weights(w + v * kWidth * 4, part); };
+  const auto row = [&](int r) { return Kernel::row(x + r * kTileBytes, x_tile_stride, step, part); };
+  if constexpr (V > R) {
+    Operand rows[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) rows[r] = row(r);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; v++) {
+      const Operand one = column(v);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) sums[r][v] = Kernel::add(sums[r][v], one, rows[r]);
+    }
+  } else {
+    Operand columns[V];
+#pragma GCC unroll 16
+    for (int v = 0; v < V; v++) columns[v] = column(v);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      const Operand one = row(r);
+#pragma GCC unroll 16
+      for (int v = 0; v < V; v++) sums[r][v] = Kernel::add(sums[r][v], columns[v], one);
+    }
+  }
+}
+
+// Turns exact sums into floats on their way to memory.
+template <int R, int V>
+inline void store_scaled(const I32 (&sums)[R][V], const Int8Scales& scales, int64_t first_row,
+                         int first_vector, uint8_t* target) {
+#pragma GCC unroll 16
+  for (int v = 0; v < V; v++) {
+    const int64_t j = (first_vector + v) * kWidth;
+    const F32 of_column = load(scales.columns + j);
+    const I32 offset = load_as<I32>(scales.offsets + j);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      const F32 value = __builtin_convertvector(sums[r][v] - offset, F32) * of_column;
+      store(reinterpret_cast<float*>(target + r * kPanelColumns * 4 + v * kWidth * 4),
+            value * scales.rows[first_row + r]);
+    }
+  }
+}
 
 // Rows [first_row, first_row + R), vectors of columns [first_vector, first_vector + V).
 template <class Kernel, int R, int V>
@@ -151,29 +189,26 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
                                                      : task.next + tile * kPanelTileBytes;
     for (int64_t line = 0; line < lines; line++) __builtin_prefetch(next + line * 64);
 #pragma GCC unroll 4
-    for (int step = 0; step < kStepsPerTile; step++) {
-      typename Kernel::Weights weights[V];
-#pragma GCC unroll 16
-      for (int v = 0; v < V; v++) weights[v] = Kernel::weights(w + step * kStepBytes + v * kWidth * 4);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        const typename Kernel::Row row = Kernel::row(x + r * kTileBytes, x_tile_stride, step);
-#pragma GCC unroll 16
-        for (int v = 0; v < V; v++) sums[r][v] = Kernel::add(sums[r][v], weights[v], row);
+    for (int step = 0; step < kStepsPerTile; step++)
+#pragma GCC unroll 2
+      for (int part = 0; part < Kernel::kParts; part++) {
+        // Otherwise what both parts read stays in registers that the sums need.
+        if constexpr (Kernel::kParts > 1) asm volatile("" ::: "memory");
+        add_part<Kernel>(sums, w + step * kStepBytes, x, x_tile_stride, step, part);
       }
-    }
   }
+  if constexpr (std::is_same_v<Kernel, Int8Kernel>)
+    if (task.scales != nullptr) return store_scaled(sums, *task.scales, first_row, first_vector, target);
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
     for (int v = 0; v < V; v++) std::memcpy(place(r, v), &sums[r][v], sizeof(Sum));
 }
 
-// The shapes of register blocks that fit the register file: at most kMaxRows rows; with few rows
-// the whole panel at once, with more rows parts of kNarrow vectors. kEvenPasses: rows that do not fit
-// are split evenly. AVX2 fills its registers instead: of 16 rows, passes of 6, 6 and 4 are faster than
-// passes of 5, 5 and 6. Two passes that widen weights are even: of 8 rows in bf16, 4 and 4 are faster
-// than 6 and 2.
+// The shapes of register blocks that fit the register file: at most kMaxRows rows; up to kMaxWideRows
+// rows the whole panel at once, with more rows parts of kNarrow vectors. kEvenPasses: rows that do not
+// fit are split evenly. AVX2 fills its registers instead: of 16 rows, passes of 6, 6 and 4 are faster
+// than passes of 5, 5 and 6.
 #if defined(__AVX512F__)
 constexpr int kMaxRows = 12, kMaxWideRows = 12, kNarrow = 2;
 constexpr bool kEvenPasses = true;
@@ -188,6 +223,19 @@ constexpr int kMaxRows = 4, kMaxWideRows = 1, kNarrow = 2;
 constexpr bool kEvenPasses = true;
 #endif
 
+// The most rows of one pass over a panel. With AVX2, a panel that comes from memory is read in whole
+// lines, by passes of few rows, which look far ahead: narrow passes would fetch every other line,
+// twice. bf16 is widened in each pass, for which one register less is left; int8 takes two
+// instructions for each sum, so that reading more often costs nothing.
+template <class Kernel>
+constexpr int rows_of_pass([[maybe_unused]] Fetch fetch) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if (std::is_same_v<Kernel, Bf16Kernel>) return 2;
+  if (std::is_same_v<Kernel, Int8Kernel> || fetch == Fetch::kNear) return kMaxWideRows;
+#endif
+  return kMaxRows;
+}
+
 template <class Kernel, int R>
 void rows_of_panel(const PanelTask& task, int64_t first_row) {
   constexpr int V = R <= kMaxWideRows ? kPanelVectors : kNarrow;
@@ -196,7 +244,7 @@ void rows_of_panel(const PanelTask& task, int64_t first_row) {
 }
 
 // Calls rows_of_panel with the constant R equal to `rows`.
-template <class Kernel, int R = kMaxRows>
+template <class Kernel, int R = rows_of_pass<Kernel>(Fetch::kFar)>
 void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
   if constexpr (R > 1) {
     if (rows < R) return dispatch_rows<Kernel, R - 1>(task, first_row, rows);
@@ -206,10 +254,11 @@ void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
 
 template <class Kernel>
 void product(const PanelTask& task) {
-  const int64_t num_passes = (task.upper_rows + kMaxRows - 1) / kMaxRows;
+  const int64_t most = rows_of_pass<Kernel>(task.fetch);
+  const int64_t num_passes = (task.upper_rows + most - 1) / most;
   const auto start = [&](int64_t pass) {
-    return kEvenPasses || (Kernel::kWidens && num_passes == 2) ? task.upper_rows * pass / num_passes
-                       : std::min(pass * kMaxRows, task.upper_rows);
+    return kEvenPasses || most < kMaxRows ? task.upper_rows * pass / num_passes
+                                          : std::min(pass * most, task.upper_rows);
   };
   for (int64_t pass = 0; pass < num_passes; pass++)
     dispatch_rows<Kernel>(task, start(pass), start(pass + 1) - start(pass));

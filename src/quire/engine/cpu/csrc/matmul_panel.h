@@ -18,6 +18,13 @@ enum class Fetch { kNothing, kNear, kFar };
 // Tiles that one core reads at full rate during one memory access.
 constexpr int64_t kTilesAhead = 3;
 
+// What turns exact sums of int8 into floats: x = (u - 128) * row scale, W = q * column scale.
+struct Int8Scales {
+  const float* rows;       // of the task's rows
+  const float* columns;    // [32] of the panel
+  const int32_t* offsets;  // [32] 128 * (sum of the column)
+};
+
 // sums[row][32] (+)= rows . panel, over `num_tiles` 64-byte steps of K. Sums are float32, or int32
 // for int8, before any scale. The order of addition along K does not depend on how K is cut into
 // tasks.
@@ -32,6 +39,7 @@ struct PanelTask {
   const uint8_t* next;
   int64_t lines;
   void* sums;
+  const Int8Scales* scales;  // int8 in vectors, the last task along K: sums become floats; else null
 };
 
 // The tile that kNear prefetches at tile `index` of the task.

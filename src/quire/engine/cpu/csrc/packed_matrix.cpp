@@ -89,24 +89,34 @@ void convert_row_f32(const float* source, int64_t depth, int64_t padded, bool ro
   }
 }
 
+// q + 128 of each lane, as bytes. The multiply-add rounds to an integer.
+inline void store_bytes(uint8_t* target, F32 value, F32 inverse) {
+  const F32 magic = broadcast(12582912.0f + 128.0f);
+  const I32 bits = reinterpret_cast<I32>(value * inverse + magic);
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
+                   _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(bits)));
+#else
+  for (int lane = 0; lane < kWidth; lane++) target[lane] = static_cast<uint8_t>(bits[lane]);
+#endif
+}
+
 float convert_row_int8(const float* source, int64_t depth, uint8_t* target, int64_t tile_stride) {
-  F32 largest = {};
-  for (int64_t k = 0; k < depth; k += kWidth) {
-    const F32 value = load_n(source + k, depth - k);
-    largest = max(largest, max(value, -value));
-  }
-  const float magnitude = reduce_max(largest);
+  const int64_t whole = depth / 64 * 64;
+  F32 largest[4] = {};
+  const auto look = [&](F32& most, F32 value) { most = max(most, max(value, -value)); };
+  for (int64_t k = 0; k < whole; k += 4 * kWidth)
+    for (int i = 0; i < 4; i++) look(largest[i], load(source + k + i * kWidth));
+  for (int64_t k = whole; k < depth; k += kWidth) look(largest[0], load_n(source + k, depth - k));
+  const float magnitude = reduce_max(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
   const F32 inverse = broadcast(magnitude > 0.0f ? 127.0f / magnitude : 0.0f);
-  const F32 magic = broadcast(12582912.0f + 128.0f);  // rounds to an integer and adds 128
-  for (int64_t k = 0; k < depth; k += 64) {
-    uint8_t* tile = target + k / 64 * tile_stride;
+  for (int64_t k = 0; k < whole; k += 64, target += tile_stride)
+    for (int64_t i = 0; i < 64; i += kWidth) store_bytes(target + i, load(source + k + i), inverse);
+  if (whole < depth)
     for (int64_t i = 0; i < 64; i += kWidth) {
-      const int64_t n = std::clamp<int64_t>(depth - k - i, 0, kWidth);
-      const F32 value = load_n(source + std::min(k + i, depth), n) * inverse + magic;
-      const I32 bits = reinterpret_cast<I32>(value);
-      for (int lane = 0; lane < kWidth; lane++) tile[i + lane] = static_cast<uint8_t>(bits[lane]);
+      const int64_t rest = std::clamp<int64_t>(depth - whole - i, 0, kWidth);
+      store_bytes(target + i, load_n(source + std::min(whole + i, depth), rest), inverse);
     }
-  }
   return magnitude / 127.0f;
 }
 
