@@ -7,6 +7,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from router_world import ADMIN_HEADERS, World, world
 from websockets.asyncio.client import ClientConnection, connect
 
 from quire.cluster.engines.node_engine import NodeEngine
-from quire.cluster.passing.program_moves import ProgramMoves
-from quire.core.errors import CapacityError, QuotaExceeded
+from quire.cluster.passing.program_moves import ProgramMoves, ProgramsLeft
+from quire.core.errors import CapacityError, EngineLost, QuotaExceeded
 from quire.programs.library import LIBRARY
 from quire.programs.sdk import Context, inferlet, temperature
 from quire.server.attachments import HAS_MOVED
@@ -266,6 +267,26 @@ async def test_a_stream_of_its_messages_goes_on(nodes: list[RealNode], is_launch
                     assert (await drain(w, found.headers["x-quire-node"]))["num_programs_moved"]
             ended = await anext(told)
         assert (ended["type"], ended["program"]["result"]) == ("ended", said)
+
+
+async def test_it_moves_to_the_node_with_the_least_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(load: int, *, takes_work: bool = True) -> Any:
+        return SimpleNamespace(load=load, node=SimpleNamespace(takes_work=takes_work))
+
+    async def lost(path: str, source: Any, target: Any) -> int:
+        asked.append(target)
+        raise EngineLost("it is gone")
+
+    asked: list[Any] = []
+    source, idle = engine(0), engine(1)
+    moves = ProgramMoves.__new__(ProgramMoves)
+    moves._fleet = SimpleNamespace(  # type: ignore[assignment]
+        engines=[source, engine(5), idle, engine(2), engine(0, takes_work=False)]
+    )
+    moves._locator = SimpleNamespace(forget=lambda lookups: None)  # type: ignore[assignment]
+    monkeypatch.setattr(moves, "_send_pages", lost)
+    assert await moves._move(["prog-1"], source, ProgramsLeft())
+    assert asked == [idle]
 
 
 async def test_another_router_finds_a_program_that_has_moved(nodes: list[RealNode]) -> None:
