@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quire.cli.program_arguments import split
+from quire.cli.programs.arguments import split
 from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
 from quire.core.ids import ModelId, TenantId
 from quire.node import Node

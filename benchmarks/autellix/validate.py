@@ -33,7 +33,7 @@ from benchmarks.autellix.real_node import Played, play_plans, started
 from benchmarks.options import plain_parser
 from benchmarks.report import emit, print_table, processor
 from quire import __version__
-from quire.cli.profile import measure
+from quire.cli.profile.command import measure
 from quire.cli.recorded_logs import read_times
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.ids import ModelId

@@ -145,7 +145,7 @@ def engines_of_models() -> list[int]:
     engines = [
         process
         for process in tree(os.getpid())
-        if b"quire.node.engine_process" in Path(f"/proc/{process}/cmdline").read_bytes()
+        if b"quire.node.engines.engine_process" in Path(f"/proc/{process}/cmdline").read_bytes()
     ]
     if not engines:
         raise SystemExit("no process of a model's engine was found")

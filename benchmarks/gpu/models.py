@@ -8,7 +8,7 @@ import torch
 
 from quire.core.config import EngineConfig
 from quire.core.ids import ModelId
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.cuda.backend import make_runner
 from quire.engine.cuda.graphs import CudaGraphRecorder, DirectRecorder
 from quire.engine.cuda.model_forms import Forms, adapt

@@ -7,8 +7,8 @@ import sys
 
 from quire.core.config import EngineConfig
 from quire.core.interfaces import EngineCore
-from quire.node import engine_process
-from quire.node.engine_loading import OnProgress
+from quire.node.engines import engine_process
+from quire.node.supervision.engine_loading import OnProgress
 from quire.testing import FakeEngine, fake_pool
 
 NUM_BLOCKS = 4096

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from quire.core.config import EngineConfig
-from quire.node import ModelFiles, sandbox_process
+from quire.node import ModelFiles
+from quire.node.sandbox import sandbox_process
 from quire.testing import FakeTokenizer
 
 

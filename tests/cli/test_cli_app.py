@@ -11,8 +11,8 @@ from typing import get_args
 import pytest
 from cli_invoke import invoke
 
+from quire.cli.options.scheduler import BalancerOption, PolicyOption
 from quire.cli.process_table import ShownState
-from quire.cli.scheduler_options import BalancerOption, PolicyOption
 from quire.control.placement.balancers import BALANCERS
 from quire.control.policies import POLICIES
 from quire.control.programs.program import ProgramState as SessionState

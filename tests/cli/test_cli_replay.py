@@ -11,8 +11,8 @@ from quire.core.actions import SetTimer
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.events import ProgramStarted, Tick
 from quire.core.ids import ModelId, ProgramId, TenantId
-from quire.node.control_factory import make_controller
-from quire.node.recorder import EventRecorder
+from quire.node.control.control_factory import make_controller
+from quire.node.control.recorder import EventRecorder
 
 Capture = pytest.CaptureFixture[str]
 

@@ -19,7 +19,7 @@ from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import Event, ProgramEnded, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
-from quire.node.recorder import EventRecorder
+from quire.node.control.recorder import EventRecorder
 from quire.server.schemas.traces import (
     ProgramTrace,
     TraceCall,

@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from quire.core.config import ServerConfig
-from quire.server.listener import make_listener
+from quire.server.listening.listener import make_listener
+from quire.server.listening.piece_writer import STATE_KEY
 from quire.server.microserving.channel_frames import NAME_HEADER
 from quire.server.microserving.channels import Channels, ChannelStream
-from quire.server.piece_writer import STATE_KEY
 
 Pieces = Callable[[str], AsyncIterator[bytes]]
 """The events of a stream, by its prompt."""

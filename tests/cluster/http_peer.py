@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from quire.server.strict_json import GENERATED_HEADER
+from quire.server.requests.strict_json import GENERATED_HEADER
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.routing.running import Try
 from quire.cluster.routing.strategy import StrategySource
 from quire.core.config import ServerConfig
-from quire.server.listener import Listener, make_listener
+from quire.server.listening.listener import Listener, make_listener
 
 ADMIN = "the-admin-key"
 ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN}"}

@@ -18,8 +18,13 @@ from typing import Any
 import msgspec
 from http_peer import Asked, Cut, HttpPeer, Said, refused, said
 
-from quire.server.told_tokens import COMMENT, TELLS_HEADER, PartialAnswer, ToldChunk
-from quire.server.told_whole import WHOLE, WholeHead
+from quire.server.answers.resuming.told_tokens import (
+    COMMENT,
+    TELLS_HEADER,
+    PartialAnswer,
+    ToldChunk,
+)
+from quire.server.answers.resuming.told_whole import WHOLE, WholeHead
 
 MODEL = "stand-in"
 CLUSTER_KEY = "the-cluster-key"

@@ -13,9 +13,9 @@ from router_world import ADMIN_HEADERS, World, world
 
 from quire.cli.client import NodeClient
 from quire.cli.process_table import process_table
-from quire.cli.top import look
-from quire.cli.top_screen import printed
-from quire.cli.top_state import Snapshot, View
+from quire.cli.top.command import look
+from quire.cli.top.screen import printed
+from quire.cli.top.state import Snapshot, View
 from quire.cluster.nodes.record_reader import RecordReader
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId

@@ -20,7 +20,7 @@ from quire.cluster.passing.program_moves import ProgramMoves, ProgramsLeft
 from quire.core.errors import CapacityError, EngineLost, QuotaExceeded
 from quire.programs.library import LIBRARY
 from quire.programs.sdk import Context, inferlet, temperature
-from quire.server.attachments import HAS_MOVED
+from quire.server.programs.attachments import HAS_MOVED
 from quire.server.routes import attach
 
 NUM_TURNS = 4

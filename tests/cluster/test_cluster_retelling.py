@@ -17,8 +17,7 @@ from quire.cluster.passing.resuming import resumable
 from quire.cluster.passing.retelling import RetoldAnswer, retold
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
-from quire.server.strict_json import MAX_GENERATED_BYTES
-from quire.server.told_tokens import (
+from quire.server.answers.resuming.told_tokens import (
     COMMENT,
     MAX_TOKENS,
     TELLS_HEADER,
@@ -26,6 +25,7 @@ from quire.server.told_tokens import (
     ToldChunk,
     ToldTokens,
 )
+from quire.server.requests.strict_json import MAX_GENERATED_BYTES
 
 
 class Pieces:

@@ -8,7 +8,7 @@ import pytest
 
 from quire.cluster.passing.sent_frames import SentFrames
 from quire.core.errors import EngineLost
-from quire.server.attachments import frames_taken
+from quire.server.programs.attachments import frames_taken
 
 
 async def through(frames: SentFrames, *given: str) -> None:

@@ -25,8 +25,8 @@ from quire.cluster.requests.places import (
 )
 from quire.cluster.requests.rendezvous import by_preference
 from quire.cluster.requests.request import Request
-from quire.server import identity
-from quire.server.identity import NAMING_HEADERS
+from quire.server.requests import identity
+from quire.server.requests.identity import NAMING_HEADERS
 from quire.server.schemas.generation import IdentityFields
 
 PROGRAM = "prog-0123456789abcdef01234567"

@@ -17,8 +17,8 @@ from quire.cluster.passing.whole_answers import WholeAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
-from quire.server.told_tokens import COMMENT, ToldChunk
-from quire.server.told_whole import WHOLE, WholeHead
+from quire.server.answers.resuming.told_tokens import COMMENT, ToldChunk
+from quire.server.answers.resuming.told_whole import WHOLE, WholeHead
 
 NUM_TOKENS = 12
 TEXT = "Once upon a time"

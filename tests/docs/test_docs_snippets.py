@@ -40,19 +40,19 @@ RUN_BY = {
     "quire logs": "tests/cli/test_cli_processes.py",
     "quire models": "tests/cli/test_cli_models.py",
     "quire new": "tests/cli/test_cli_new.py",
-    "quire profile": "tests/cli/test_cli_profile.py",
+    "quire profile": "tests/cli/profile/test_cli_profile.py",
     "quire ps": "tests/cli/test_cli_processes.py",
     "quire push": "tests/server/test_server_sandbox.py",
     "quire replay": "tests/cli/test_cli_replay.py",
     "quire router": "tests/cli/test_cli_router.py",
     "quire run": "tests/cli/test_cli_run.py",
     "quire serve": "tests/cli/test_cli_serve.py",
-    "quire sim": "tests/cli/test_cli_sim.py",
+    "quire sim": "tests/cli/sim/test_cli_sim.py",
     "quire status": "tests/cli/test_cli_cluster.py",
-    "quire top": "tests/cli/test_cli_top.py",
+    "quire top": "tests/cli/top/test_cli_top.py",
     "quire trace": "tests/cli/test_cli_trace.py",
     "quire up": "tests/cli/test_cli_cluster.py",
-    "quire workflow": "tests/cli/test_cli_workflow.py",
+    "quire workflow": "tests/cli/workflow/test_cli_workflow.py",
 }
 """Where each command of the pages is really run, by its first two words."""
 

@@ -18,8 +18,8 @@ from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch
 from quire.core.errors import InvalidArgument, ModelError, ModelFormatError, PromptTooLong
 from quire.core.ids import ModelId
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.encoders.encoder import TorchEncoder, rows_of
 from quire.engine.encoders.known_keys import POOLING
 from quire.engine.encoders.modules import read_pooling

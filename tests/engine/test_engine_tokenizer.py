@@ -108,7 +108,7 @@ def test_truncation_and_padding_of_the_file_are_ignored(
 
 
 @pytest.mark.parametrize(
-    "module", ["quire.engine", "quire.engine.tokenizer", "quire.engine.model_card"]
+    "module", ["quire.engine", "quire.engine.tokenizer", "quire.engine.checkpoint.model_card"]
 )
 def test_the_edge_needs_no_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -22,10 +22,10 @@ from quire.core.errors import (
     UnsupportedModel,
 )
 from quire.core.ids import ModelId
+from quire.engine.checkpoint.model_card import MAX_TEMPLATE_BYTES, read_model_card
+from quire.engine.checkpoint.model_directory import ModelDirectory, locate
 from quire.engine.engine import Engine
 from quire.engine.layers.parameters import Destination
-from quire.engine.model_card import MAX_TEMPLATE_BYTES, read_model_card
-from quire.engine.model_directory import ModelDirectory, locate
 from quire.engine.tokenizer import load_tokenizer
 from quire.engine.weights import Checkpoint, weights_digest
 

@@ -21,7 +21,7 @@ SETTLED_S = 300.0
 
 _POLL_S = 0.2
 
-ENGINE, SANDBOX = "quire.node.engine_process", "quire.node.sandbox_process"
+ENGINE, SANDBOX = "quire.node.engines.engine_process", "quire.node.sandbox.sandbox_process"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, ModelFormatError
 from quire.core.exchange import SendEnded
 from quire.core.interfaces import EngineCore
-from quire.node import engine_process
-from quire.node.child_process import LifeLine
+from quire.node.engines import engine_process
+from quire.node.transports.child_process import LifeLine
 from quire.testing import FakeEngine, fake_pool
 
 
@@ -73,7 +73,7 @@ MODE = sys.argv[1] if __name__ == "__main__" else "serve"
 if __name__ == "__main__":
     if MODE == "old":
         import quire.core.wire
-        from quire.node import child_link
+        from quire.node.transports import child_link
 
         child_link.PROTOCOL_VERSION = 0  # type: ignore[misc]
         quire.core.wire.PROTOCOL_VERSION = 0  # type: ignore[misc]

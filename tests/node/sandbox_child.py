@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fake_node import fake_model_files
 
-from quire.node import sandbox_process
+from quire.node.sandbox import sandbox_process
 from quire.programs.sandbox.host import templates
 from quire.programs.sandbox.python.component import OnProgress
 from quire.programs.sandbox.wasm.build_processes import BuildProcesses

@@ -14,8 +14,8 @@ from quire.control.memory.pool_statistics import PoolStatistics
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.ids import EngineId, ModelId
 from quire.node import Node, RestartLimits
-from quire.node.health import EngineReadiness
-from quire.node.session_handle import SessionHandle
+from quire.node.sessions.handle import SessionHandle
+from quire.node.supervision.health import EngineReadiness
 from quire.programs.builtin import CompletionRequest, complete
 
 pytestmark = pytest.mark.e2e

@@ -262,9 +262,9 @@ async def test_the_loss_of_one_engine_leaves_the_others_alone(start_node: StartN
     ("imported", "spared"),
     [
         ("from quire.node import Node", "torch"),
-        ("import quire.node.engine_process", "quire.node.node"),
-        ("import quire.node.encoder_process", "quire.node.node"),
-        ("import quire.node.sandbox_process", "quire.node.node"),
+        ("import quire.node.engines.engine_process", "quire.node.node"),
+        ("import quire.node.encoders.encoder_process", "quire.node.node"),
+        ("import quire.node.sandbox.sandbox_process", "quire.node.node"),
     ],
 )
 def test_what_a_process_does_not_need_is_not_imported(imported: str, spared: str) -> None:

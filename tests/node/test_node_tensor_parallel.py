@@ -14,7 +14,7 @@ from quire.core.config import EngineConfig, NodeConfig
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId, ModelId
 from quire.node import Node, RestartLimits
-from quire.node.health import EngineReadiness
+from quire.node.supervision.health import EngineReadiness
 from quire.programs.builtin import CompletionRequest, complete
 
 pytestmark = [

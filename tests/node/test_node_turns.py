@@ -14,7 +14,8 @@ from quire.core.config import EngineConfig, NodeConfig, TenantConfig
 from quire.core.errors import CapacityError
 from quire.core.ids import ModelId, ProgramId, TenantId
 from quire.core.scheduler_config import SchedulerConfig
-from quire.node import Node, services
+from quire.node import Node
+from quire.node.programs import services
 from quire.node.turns import RequestTurns, TurnStatistics
 from quire.programs import inferlet
 from quire.programs.api import Api

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from programs_node import level, node_saying
 
-from quire.cli.program_folder import load_folder
+from quire.cli.programs.folder import load_folder
 from quire.programs.library import find
 from quire.programs.runtime import ProgramHost
 

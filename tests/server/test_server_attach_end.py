@@ -10,7 +10,7 @@ import pytest
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from quire.node import ProgramHandle
-from quire.node.message_log import MessageLog, MessageReader
+from quire.node.programs.message_log import MessageLog, MessageReader
 from quire.server.routes import attach
 
 

@@ -12,10 +12,10 @@ from scripted_server import TOKENIZER
 
 from quire.core.errors import ProgramCancelled
 from quire.programs.builtin import ChoiceChunk
+from quire.server.answers.frame import Frame
+from quire.server.answers.generation import PromptChunk
 from quire.server.chat.format import ChatFormatter, ChatOptions
 from quire.server.chat.parsing import Reading
-from quire.server.frame import Frame
-from quire.server.generation import PromptChunk
 
 FRAME = Frame(key="k", created_unix_s=1, model="m", fingerprint="fp")
 

@@ -13,7 +13,7 @@ from quire.core.config import ServerConfig
 from quire.server import app as application
 from quire.server.app import create_app
 from quire.server.direct_routes import DirectRoute
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 
 JSON = {"content-type": "application/json"}
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/tokenize")
@@ -108,7 +108,7 @@ def test_an_unforeseen_error_of_the_route_is_a_500(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("never told")
 
-    monkeypatch.setattr("quire.server.completion_fields.check_num_choices", broken)
+    monkeypatch.setattr("quire.server.completions.fields.check_num_choices", broken)
     monkeypatch.setattr("quire.node.Node.model", lambda self, name: None)
     body = b'{"model": "m", "prompt": "a"}'
     direct, plain = answers(apps, "POST", "/v1/completions", body, JSON)

@@ -15,7 +15,7 @@ from request_log import RequestLines
 from scripted_server import GatedEngine, RunningServer, running_server
 
 from quire.core.config import ServerConfig
-from quire.server.http_protocol import MAX_DROPPED_BYTES
+from quire.server.listening.http_protocol import MAX_DROPPED_BYTES
 
 CHAT = "/v1/chat/completions"
 

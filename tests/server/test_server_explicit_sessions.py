@@ -13,7 +13,7 @@ from scripted_server import GatedEngine, RunningServer, running_server
 
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import TenantId
-from quire.node.sessions import SessionLimits
+from quire.node.sessions.sessions import SessionLimits
 from quire.programs.sdk import inferlet
 
 CHAT = "/v1/chat/completions"
@@ -269,7 +269,7 @@ def test_an_unknown_parent_is_refused_here_and_ignored_in_a_header(
     refused = http.post(SESSIONS, json={"parent": "nobody"})
     assert refused.status_code == 404
     assert "nobody" in error_of(refused)["message"]
-    with caplog.at_level(logging.WARNING, "quire.node.sessions"):
+    with caplog.at_level(logging.WARNING, "quire.node.sessions.sessions"):
         for _ in range(2):
             ask(http, "orphan", x_quire_parent_id="nobody")
         ask(http, "of-itself", x_quire_parent_id="of-itself")

@@ -32,7 +32,7 @@ from quire.core.ids import TenantId
 from quire.core.quotas import Quotas
 from quire.node.transports import InProcessTransport
 from quire.programs.builtin import CompletionRequest, complete
-from quire.server.binding import bind
+from quire.server.listening.binding import bind
 from quire.server.serve import Service, make_node
 from quire.testing import FakeEngine
 

@@ -13,7 +13,7 @@ from quire.control import EngineIndex, IndexPlace
 from quire.control.memory.index_journal import IndexChanges
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import EngineId, ModelId
-from quire.server.event_stream import HEARTBEAT
+from quire.server.answers.event_stream import HEARTBEAT
 from quire.server.microserving.index_event import IndexEvent
 from quire.server.microserving.live_index import (
     HEARTBEAT_S,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 
 from quire.core.errors import EngineLost
 from quire.programs.builtin import ChoiceChunk
+from quire.server.answers.frame import Frame
+from quire.server.answers.generation import PromptChunk
 from quire.server.anthropic.errors import error_events
 from quire.server.anthropic.format import MessageFormatter, tool_input
 from quire.server.chat.parsing import Reading
-from quire.server.frame import Frame
-from quire.server.generation import PromptChunk
 
 
 def formatter() -> MessageFormatter:

@@ -17,12 +17,12 @@ from websockets.sync.client import ClientConnection, connect
 
 from quire.core.config import ServerConfig
 from quire.core.ids import TenantId
-from quire.node.uploads import UploadTable
+from quire.node.programs.uploads import UploadTable
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
 from quire.programs.sandbox.program import GuestProgram
+from quire.server.programs.upload import program_of
 from quire.server.schemas.programs import LaunchRequest
-from quire.server.upload import program_of
 
 ECHO = '''
 from quire.core.errors import MailboxClosed

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 
 from quire.core.errors import EngineLost
 from quire.programs.builtin import ChoiceChunk
+from quire.server.answers.frame import Frame
+from quire.server.answers.generation import PromptChunk
 from quire.server.chat.parsing import Reading
-from quire.server.frame import Frame
-from quire.server.generation import PromptChunk
 from quire.server.responses.creation import base_response
 from quire.server.responses.format import ResponseFormatter, ResponseOptions
 from quire.server.schemas.responses import ResponsesRequest

@@ -10,7 +10,7 @@ import pytest
 from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import ModelId, TenantId
 from quire.node import KeptPages
-from quire.server.frame import Frame
+from quire.server.answers.frame import Frame
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import base_response
 from quire.server.responses.store import ResponseLimits, ResponseStore, StoredResponse

@@ -20,7 +20,7 @@ from quire.core.config import ServerConfig
 from quire.core.decoding import FinishReason
 from quire.core.errors import QuotaExceeded
 from quire.programs.builtin import ChoiceChunk
-from quire.server.generation import GenerationStream, PromptChunk
+from quire.server.answers.generation import GenerationStream, PromptChunk
 from quire.server.responses.background import BackgroundRun
 from quire.server.schemas.responses import ResponseObject
 

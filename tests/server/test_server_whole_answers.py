@@ -11,8 +11,8 @@ from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig
 from quire.programs.builtin import CompletionRequest, complete
-from quire.server import generation
-from quire.server.told_tokens import TELLS_HEADER
+from quire.server.answers import generation
+from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 
 KEY = "0123456789abcdef"
 CONFIG = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=KEY)

@@ -16,8 +16,8 @@ from quire.cli.commands import PANELS, SUBCOMMANDS, UnloadedCommand
 from quire.cli.compiled_control import choose_form
 from quire.cli.console import print_error
 from quire.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
-from quire.cli.foreign_options import refuse_foreign
-from quire.cli.option_words import in_options
+from quire.cli.options.foreign import refuse_foreign
+from quire.cli.options.words import in_options
 from quire.cli.shell_completion import mend_zsh
 from quire.cli.signals import ended_like_ctrl_c
 from quire.core.errors import ConfigError, ModelError, QuireError

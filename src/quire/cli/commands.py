@@ -107,12 +107,12 @@ PANELS = {
         ),
         Subcommand(
             "sim",
-            "sim",
+            "sim.command",
             "Play programs in virtual time and report how long they take under each policy.",
         ),
         Subcommand(
             "profile",
-            "profile",
+            "profile.command",
             "Measure what an engine's messages cost, and write it for 'quire sim --profile'.",
         ),
     ),
@@ -144,7 +144,7 @@ PANELS = {
         ),
         Subcommand(
             "workflow",
-            "workflow",
+            "workflow.command",
             "List the workflows, run one, or explain what the optimiser makes of it.",
         ),
         Subcommand(
@@ -160,7 +160,7 @@ PANELS = {
         ),
         Subcommand(
             "top",
-            "top",
+            "top.command",
             "Watch a running node: its engines, and what each program does, has had and waits for.",
         ),
         Subcommand(

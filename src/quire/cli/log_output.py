@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 REQUEST_LOGGER = "quire.requests"
-STARTING_LOGGERS = ("quire.node.supervisor",)
+STARTING_LOGGERS = ("quire.node.supervision.supervisor",)
 """Loggers that report engines and encoders which are given up."""
 CHATTY_LOGGERS = ("httpx", "httpcore", "uvicorn")
 """Libraries that log every call or connection at INFO. Quire logs the relevant part itself."""

@@ -12,7 +12,7 @@ import typer
 
 from quire.cli.client import NodeClient
 from quire.cli.console import show_message
-from quire.cli.options import DEFAULT_URL, ApiKey, ProgramId, Url
+from quire.cli.options.shared import DEFAULT_URL, ApiKey, ProgramId, Url
 
 _FOLLOW_S = 1.0
 

@@ -13,9 +13,9 @@ import typer
 
 from quire.cli.client import NodeClient
 from quire.cli.console import output, table
-from quire.cli.options import ApiKey, OptionalUrl
+from quire.cli.options.shared import ApiKey, OptionalUrl
 from quire.core.sizes import format_size
-from quire.engine.model_directory import ModelDirectory
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.node import SHIPPED_MODEL, SHIPPED_READER, resolve_source
 
 

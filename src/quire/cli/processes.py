@@ -21,11 +21,11 @@ from quire.cli.console import (
     print_result,
     shown,
 )
-from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.exit_codes import EXIT_INTERRUPTED
-from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, ProgramId, Stream, Url
+from quire.cli.options.shared import DEFAULT_URL, ApiKey, Interactive, ProgramId, Stream, Url
 from quire.cli.process_table import ShownState, chosen, process_table
-from quire.cli.program_end import status_of_end
+from quire.cli.programs.conversation import Show, converse, read_lines
+from quire.cli.programs.end import status_of_end
 from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
 

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from quire.cli.client import NodeClient
 from quire.cli.console import escaped, output, table, waiting
-from quire.cli.options import DEFAULT_URL, ApiKey, Url
-from quire.cli.own_places import own_places
+from quire.cli.options.shared import DEFAULT_URL, ApiKey, Url
 from quire.cli.process_table import SHORT_ID_CHARS
-from quire.cli.program_code import first_build, read_program
+from quire.cli.programs.code import first_build, read_program
+from quire.cli.programs.own_places import own_places
 
 
 def push(

@@ -12,7 +12,7 @@ from quire.cli.progress_lines import ProgressLines
 from quire.core.actions import Action
 from quire.core.errors import InvalidArgument
 from quire.core.events import Event
-from quire.node.replaying import ReplayReport, replay
+from quire.node.control.replaying import ReplayReport, replay
 from quire.simulation.message_times import MessageTimes
 from quire.simulation.workloads.recorded import RecordedLoad, RecordedPrograms
 
@@ -45,8 +45,8 @@ def read_load(log: Path) -> RecordedLoad:
 def replayed(
     log: Path, observe: Callable[[Event, Sequence[Action]], None] | None = None
 ) -> ReplayReport:
-    """Replay ``log`` as ``quire.node.replaying.replay`` does; a line on stderr says now and then
-    how far it is."""
+    """Replay ``log`` as ``quire.node.control.replaying.replay`` does; a line on stderr says now and
+    then how far it is."""
     lines = ProgressLines(str(log))
     num_events, began_s = 0, inf
 

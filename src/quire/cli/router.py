@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quire.cli.console import counted, messages
 from quire.cli.log_output import configure_logging
-from quire.cli.option_groups import with_groups
-from quire.cli.router_groups import RouterOptions
+from quire.cli.options.groups import with_groups
+from quire.cli.options.router_groups import RouterOptions
 from quire.cluster.service import run as run_router
 from quire.core.interpreter import collect_seldom
 

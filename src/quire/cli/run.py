@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 import typer
 
-from quire.cli import catalogue
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT
 from quire.cli.console import output, print_result, shown, waiting
-from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
-from quire.cli.node_choice import refuse_beside_url
-from quire.cli.option_groups import with_groups
-from quire.cli.own_places import own_places
-from quire.cli.program_arguments import GivenArguments, show_help, split
-from quire.cli.program_code import first_build, named_program, request_code
-from quire.cli.program_end import status_of_end
-from quire.cli.program_folder import load_folder
-from quire.cli.run_options import LaunchOptions, RunNodeOptions, RunOptions
+from quire.cli.options.groups import with_groups
+from quire.cli.options.node_choice import refuse_beside_url
+from quire.cli.options.run import LaunchOptions, RunNodeOptions, RunOptions
+from quire.cli.programs import catalogue
+from quire.cli.programs.arguments import GivenArguments, show_help, split
+from quire.cli.programs.code import first_build, named_program, request_code
+from quire.cli.programs.conversation import Show, converse, read_lines
+from quire.cli.programs.end import status_of_end
+from quire.cli.programs.folder import load_folder
+from quire.cli.programs.own_places import own_places
 from quire.client.attachment import Attachment
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument

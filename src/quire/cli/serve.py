@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
-from quire.cli.option_groups import with_groups
-from quire.cli.serve_options import ServeOptions
+from quire.cli.options.groups import with_groups
+from quire.cli.options.serve import ServeOptions
 from quire.core.config import NodeConfig, ServerConfig
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.programs.workflow.applications import Applications

@@ -10,12 +10,12 @@ import typer
 
 from quire.cli.client import NodeClient
 from quire.cli.console import counted, messages
-from quire.cli.options import DEFAULT_URL, ApiKey, Url
+from quire.cli.options.shared import DEFAULT_URL, ApiKey, Url
 from quire.cli.perfetto import trace_file
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.node import trace_log
+from quire.server.programs.traces import trace_body
 from quire.server.schemas.traces import ProgramTrace
-from quire.server.traces import trace_body
 
 
 def trace(

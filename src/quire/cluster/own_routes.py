@@ -37,8 +37,8 @@ from quire.core.errors import (
     Unauthorized,
     UnknownHandle,
 )
-from quire.server.errors import RETRY_AFTER_S, HttpError, wrong_method
-from quire.server.query_names import check_query_names
+from quire.server.errors.errors import RETRY_AFTER_S, HttpError, wrong_method
+from quire.server.requests.query_names import check_query_names
 from quire.server.security import OPEN_PATHS
 
 _PREFIX = "/router/"

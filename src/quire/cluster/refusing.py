@@ -7,8 +7,8 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import QuireError
 from quire.server.anthropic.errors import AnthropicErrors
-from quire.server.errors import HttpError, error_body, response_of
-from quire.server.refusals import note
+from quire.server.errors.errors import HttpError, error_body, response_of
+from quire.server.errors.refusals import note
 
 
 async def refuse(error: QuireError | HttpError, scope: Scope, receive: Receive, send: Send) -> None:

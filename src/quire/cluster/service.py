@@ -17,9 +17,9 @@ from quire.cluster.app import make_router
 from quire.cluster.config import RouterConfig
 from quire.core.config import ServerConfig
 from quire.core.event_loops import new_event_loop
-from quire.server.binding import bind
-from quire.server.listener import Listener, make_listener
-from quire.server.open_files import allow_connections
+from quire.server.listening.binding import bind
+from quire.server.listening.listener import Listener, make_listener
+from quire.server.listening.open_files import allow_connections
 from quire.server.stop_request import StopRequest, url_of
 
 logger = logging.getLogger(__name__)

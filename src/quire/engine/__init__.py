@@ -4,6 +4,6 @@ Import from its modules. This package exports nothing, so that processes without
 tokenizer and the model card:
 
 * ``quire.engine.engine.Engine`` executes batch messages (``quire.core.interfaces.EngineCore``),
-* ``quire.engine.tokenizer.load_tokenizer`` and ``quire.engine.model_card.read_model_card`` serve
-  the edge, without torch.
+* ``quire.engine.tokenizer.load_tokenizer`` and ``read_model_card`` of
+  ``quire.engine.checkpoint.model_card`` serve the edge, without torch.
 """

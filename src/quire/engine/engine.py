@@ -23,18 +23,15 @@ from quire.core.errors import EngineFault
 from quire.core.kv_transport import KVTransport
 from quire.core.traits import MODEL_TRAITS, Trait
 from quire.engine.backend import NUM_AXES, Backend, choose_backend
-from quire.engine.decode_stage import DecodeStage
+from quire.engine.checkpoint.model_directory import locate
 from quire.engine.device import choose_num_threads, dtype_name
 from quire.engine.disk_transfers import DiskTransfers
 from quire.engine.embed_slots import TokenSlots
 from quire.engine.exchange.choice import make_exchange
 from quire.engine.exchange.exchange import EngineExchange
-from quire.engine.forward_stage import ForwardLimits, ForwardStage
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import BlockShape
 from quire.engine.loading import LoadedModel, load_model
-from quire.engine.memory_operations import MemoryOperations
-from quire.engine.model_directory import locate
 from quire.engine.model_runner import ModelRunner
 from quire.engine.parallel.division import check_division
 from quire.engine.parallel.group import RankGroup
@@ -42,6 +39,9 @@ from quire.engine.parallel.leading import lead
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sequence_sampler import SequenceSampler
 from quire.engine.sequences import Sequences
+from quire.engine.stages.decode import DecodeStage
+from quire.engine.stages.forward import ForwardLimits, ForwardStage
+from quire.engine.stages.memory import MemoryOperations
 from quire.engine.step import StepExecutor
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from quire.engine.torch_backend import TorchBackend

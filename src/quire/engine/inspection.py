@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from quire.core.errors import ModelError
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.encoders.config import ARCHITECTURES, read_shape
 from quire.engine.encoders.known_keys import BIDIRECTIONAL, CAUSAL
 from quire.engine.encoders.modules import kind_of, read_modules
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.qwen3 import read_qwen3
 from quire.engine.models.registry import family_of
 from quire.engine.quantization.registry import scheme_of

@@ -11,12 +11,12 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.engine.adapters.bank import AdapterBank, attach_adapters, module_shapes
 from quire.engine.adapters.peft_directory import load_adapters
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.cpu.library import kernel_report
 from quire.engine.device import choose_device, choose_dtype, dtype_name
 from quire.engine.layers.parameters import Parameters
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder import CausalLM
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.registry import ModelFamily, family_of

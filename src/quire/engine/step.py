@@ -12,16 +12,16 @@ from quire.core.batch_result import BatchResult, SequenceEnd
 from quire.core.errors import InvalidArgument
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass, scored_rows
-from quire.engine.decode_stage import DecodeStage
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
 from quire.engine.failures import RowFailures, check_message
-from quire.engine.forward_stage import CheckedRows, ForwardStage
-from quire.engine.memory_operations import MemoryOperations
 from quire.engine.model_runner import ModelRunner
-from quire.engine.readout_stage import ReadoutStage
 from quire.engine.sampling.logprobs import row_logprobs
 from quire.engine.sequence_report import SequenceReport
 from quire.engine.sequences import Sequences
+from quire.engine.stages.decode import DecodeStage
+from quire.engine.stages.forward import CheckedRows, ForwardStage
+from quire.engine.stages.memory import MemoryOperations
+from quire.engine.stages.readout import ReadoutStage
 from quire.engine.vision.encoder import ImageEncoder
 
 I64 = NDArray[np.int64]

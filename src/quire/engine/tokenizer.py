@@ -18,8 +18,8 @@ from typing import Any
 import tokenizers
 
 from quire.core.errors import InvalidArgument, ModelFormatError
-from quire.engine.model_card import eos_token_ids
-from quire.engine.model_directory import MAX_JSON_BYTES, locate
+from quire.engine.checkpoint.model_card import eos_token_ids
+from quire.engine.checkpoint.model_directory import MAX_JSON_BYTES, locate
 
 _PANIC = "PanicException"
 """The name of the library's exception for panics, which cannot be imported and is a

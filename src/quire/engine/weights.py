@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.engine.checkpoint.model_directory import ModelDirectory
+from quire.engine.checkpoint.shards import Shards
 from quire.engine.layers.parameters import Destination
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.quantization.scheme import FLOATS, Scheme, Shape, StoredPart
-from quire.engine.shards import Shards
 
 Progress = Callable[[int, int], None]
 """Called with (tensors loaded, total)."""

@@ -14,10 +14,10 @@ from quire.control import EngineIndex, HeldText, IndexPlace
 from quire.core.errors import UnknownHandle
 from quire.core.ids import EngineId, TenantId
 from quire.core.record_parts import RecordsWanted, ToldRecords
-from quire.node.family_move import family_left_behind
-from quire.node.handing_over import HandedProgram, Programs
 from quire.node.parts import NodeParts
-from quire.node.program_handle import ProgramHandle
+from quire.node.programs.handle import ProgramHandle
+from quire.node.programs.restarting.family_move import family_left_behind
+from quire.node.programs.restarting.handing_over import HandedProgram, Programs
 
 
 class ForRouters:

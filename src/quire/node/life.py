@@ -12,11 +12,11 @@ from pathlib import Path
 
 from quire.core.config import NodeConfig
 from quire.core.scratch import remove_left_behind
+from quire.node.control.recorder import EventRecorder
 from quire.node.drain import Drain
-from quire.node.engine_loading import OnProgress
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts
-from quire.node.recorder import EventRecorder
+from quire.node.supervision.engine_loading import OnProgress
 
 logger = logging.getLogger(__name__)
 

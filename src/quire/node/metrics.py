@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from quire.control import EngineStatistics, ProcessRow, Statistics
 from quire.core.ids import EngineId, ProgramForm, ProgramId
 from quire.node.encoders.kept_rows import KeptRowsStatistics
-from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
+from quire.node.supervision.health import NodeHealth
 from quire.node.tracing.classes import ClassFigures
 from quire.node.tracing.sending import SpanCounts
 from quire.programs.workflow.sharing import SharingStatistics

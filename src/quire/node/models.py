@@ -19,7 +19,7 @@ from quire.core.errors import EngineLost, ModelNotFound
 from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel, Tokenizer
 from quire.core.traits import NODE_TRAITS
-from quire.engine.model_card import read_model_card
+from quire.engine.checkpoint.model_card import read_model_card
 from quire.engine.tokenizer import load_tokenizer
 from quire.node.shipped import SHIPPED_MODEL, SHIPPED_READER
 

@@ -19,25 +19,25 @@ from quire.core.ids import ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ServedModel
 from quire.core.policy import DispatchPolicy
 from quire.core.quotas import Quotas
-from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
-from quire.node.engine_loading import OnProgress
 from quire.node.for_routers import ForRouters
-from quire.node.health import NodeHealth
 from quire.node.life import NodeLife
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
 from quire.node.models import ModelFiles, read_model_files
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts, Surroundings
-from quire.node.program_handle import ProgramHandle
-from quire.node.program_records import ProgramLaunch, ProgramRecord, RandomNames
+from quire.node.programs.handle import ProgramHandle
+from quire.node.programs.records import ProgramLaunch, ProgramRecord, RandomNames
+from quire.node.programs.uploads import UploadRecord
 from quire.node.reports import NodeReports
 from quire.node.sandbox.link import SANDBOX_COMMAND
-from quire.node.session_handle import SessionHandle, SessionStart
-from quire.node.sessions import SessionLimits
-from quire.node.supervisor import RestartLimits
-from quire.node.uploads import UploadRecord
+from quire.node.sessions.conversations import ConversationTurn
+from quire.node.sessions.handle import SessionHandle, SessionStart
+from quire.node.sessions.sessions import SessionLimits
+from quire.node.supervision.engine_loading import OnProgress
+from quire.node.supervision.health import NodeHealth
+from quire.node.supervision.supervisor import RestartLimits
 from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.host import check_any_model

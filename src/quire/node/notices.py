@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVarTuple
 
-from quire.node.engine_loading import OnProgress
 from quire.node.loops import Bell, call_on
+from quire.node.supervision.engine_loading import OnProgress
 
 Ts = TypeVarTuple("Ts")
 

@@ -17,31 +17,31 @@ from quire.core.interfaces import EngineTransport
 from quire.core.policy import DispatchPolicy
 from quire.core.system_clock import SystemClock
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
-from quire.node.connecting import ProgramConnector
-from quire.node.control_factory import make_controller
-from quire.node.control_thread import ControlThread, Observer
+from quire.node.control.control_factory import make_controller
+from quire.node.control.control_thread import ControlThread, Observer
+from quire.node.control.preparation import Preparation
 from quire.node.encoders.fleet import EncoderFleet
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
-from quire.node.engines import EngineBackend, EngineFleet
-from quire.node.hosts import ProgramHosts
+from quire.node.engines.engines import EngineBackend, EngineFleet
 from quire.node.latency import LatencyObserver
-from quire.node.launching import ProgramLauncher, Runtimes
 from quire.node.models import ModelFiles, resolve_engines
 from quire.node.notices import NodeNotices
-from quire.node.preparation import Preparation
-from quire.node.program_figures import ProgramFigures
-from quire.node.programs import ProgramTable
+from quire.node.programs.connecting import ProgramConnector
+from quire.node.programs.figures import ProgramFigures
+from quire.node.programs.hosts import ProgramHosts
+from quire.node.programs.launching import ProgramLauncher, Runtimes
+from quire.node.programs.programs import ProgramTable
+from quire.node.programs.services import NodeServices
+from quire.node.programs.uploads import UploadTable
 from quire.node.sandbox.link import LinkSettings, cache_directory
 from quire.node.sandbox.runtime import SandboxRuntime
-from quire.node.services import NodeServices
-from quire.node.sessions import SessionLimits, SessionTable
-from quire.node.supervisor import RestartLimits
+from quire.node.sessions.sessions import SessionLimits, SessionTable
+from quire.node.supervision.supervisor import RestartLimits
 from quire.node.tenant_gate import TenantGate
 from quire.node.tracing.parts import TracingParts
 from quire.node.tracing.reading import TraceReader
 from quire.node.transports.choice import choose_transport
-from quire.node.uploads import UploadTable
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.watchdog import BlockedLoop
 from quire.programs.sandbox.program import GuestProgram

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 from quire.control import ProcessRow
 from quire.core.ids import ProgramId, TenantId
-from quire.node.health import NodeHealth, node_health
 from quire.node.life import NodeLife
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts
+from quire.node.supervision.health import NodeHealth, node_health
 
 
 class NodeReports:

@@ -26,21 +26,21 @@ from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.context import ServerContext
 from quire.server.direct_routes import DirectRoutes, direct_routes
-from quire.server.errors import ErrorBoundary, install_handlers, no_route
+from quire.server.errors.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
-from quire.server.live_changes import LiveChanges
-from quire.server.metrics import ServerMetrics
 from quire.server.microserving.addresses import KvAddresses
 from quire.server.microserving.channels import Channels
 from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import read_page_files
+from quire.server.programs.live_changes import LiveChanges
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
 from quire.server.responses.store import ResponseLimits, ResponseStore
 from quire.server.routes import ROUTERS
 from quire.server.schemas.base import ERRORS
 from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, OriginPolicy
-from quire.server.strict_json import StrictRoute
+from quire.server.series.metrics import ServerMetrics
 
 _DESCRIPTION = (
     "Programs and OpenAI-compatible completions on one node. Send an API key as "

@@ -15,15 +15,15 @@ from quire.programs.workflow.applications import Applications
 from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
-from quire.server.live_changes import LiveChanges
-from quire.server.metrics import ServerMetrics
 from quire.server.microserving.addresses import KvAddresses
 from quire.server.microserving.channels import Channels
 from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import PageFile
+from quire.server.programs.live_changes import LiveChanges
 from quire.server.responses.conversations import ConversationStore
 from quire.server.responses.store import ResponseStore
+from quire.server.series.metrics import ServerMetrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.errors import HttpError
-from quire.server.strict_json import StrictRequest
+from quire.server.errors.errors import HttpError
+from quire.server.requests.strict_json import StrictRequest
 
 Endpoint = Callable[[Request, Any], Awaitable[Response]]
 

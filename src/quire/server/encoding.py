@@ -14,13 +14,13 @@ from quire.core.batch import F32
 from quire.core.errors import QuireError
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.service import EncoderService
-from quire.node.session_handle import SessionHandle
+from quire.node.sessions.handle import SessionHandle
+from quire.server.answers.disconnects import while_connected
 from quire.server.context import caller_of, context_of, request_id_of
-from quire.server.disconnects import while_connected
-from quire.server.errors import HttpError
-from quire.server.identity import CallIdentity, identify
-from quire.server.observation import RequestLabels, RequestObserver
-from quire.server.refusals import mark_begun
+from quire.server.errors.errors import HttpError
+from quire.server.errors.refusals import mark_begun
+from quire.server.requests.identity import CallIdentity, identify
+from quire.server.requests.observation import RequestLabels, RequestObserver
 from quire.server.schemas.generation import IdentityFields
 
 

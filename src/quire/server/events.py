@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire.core.errors import QuireError
-from quire.server.errors import body_of
+from quire.server.errors.errors import body_of
 
 EVENT_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 """Headers of every event stream: proxies would otherwise buffer events (nginx does by default), or

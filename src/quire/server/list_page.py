@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.query_names import check_query_names
-from quire.server.strict_json import StrictRoute
+from quire.server.requests.query_names import check_query_names
+from quire.server.requests.strict_json import StrictRoute
 
 
 class OwnRoute(StrictRoute):

@@ -16,18 +16,18 @@ from quire.core.errors import InvalidArgument, PromptTooLong
 from quire.core.interfaces import ServedModel
 from quire.node import ConversationTurn, SessionHandle
 from quire.programs.builtin import CompletionRequest, PromptImage
+from quire.server.answers.delivery import Formatter, GenerationResponse
+from quire.server.answers.generation import GenerationStream
+from quire.server.answers.resuming.going_on import ResumableAnswer, telling_of
+from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
-from quire.server.delivery import Formatter, GenerationResponse
+from quire.server.errors.refusals import mark_begun
 from quire.server.events import DATA_EVENTS, EventStyle
-from quire.server.generation import GenerationStream
-from quire.server.going_on import ResumableAnswer, telling_of
-from quire.server.identity import identify
-from quire.server.observation import RequestLabels, RequestObserver
-from quire.server.refusals import mark_begun
-from quire.server.sampling import sampler_of
+from quire.server.requests.identity import identify
+from quire.server.requests.observation import RequestLabels, RequestObserver
+from quire.server.requests.sampling import sampler_of
+from quire.server.requests.strict_json import GENERATED_HEADER
 from quire.server.schemas.generation import GenerationFields
-from quire.server.strict_json import GENERATED_HEADER
-from quire.server.told_tokens import TELLS_HEADER
 
 MAX_CHOICES_IN_ALL = 1024
 """The most choices of all prompts of one request together."""

@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import CapacityError, Forbidden, QuireError, Unauthorized
 from quire.core.ids import TenantId
-from quire.server.errors import response_of, status_of
+from quire.server.errors.errors import response_of, status_of
+from quire.server.errors.refusals import RefusalCounter, note, tell_refusal
 from quire.server.page import is_of_page
-from quire.server.refusals import RefusalCounter, note, tell_refusal
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that need no API key, so that an orchestrator can probe them."""

@@ -21,10 +21,10 @@ from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 from quire.programs.workflow.applications import Applications
-from quire.server.binding import bind
 from quire.server.capacity import capacity_line
 from quire.server.data_directory import check_data_directory, sole_server
-from quire.server.open_files import allow_connections
+from quire.server.listening.binding import bind
+from quire.server.listening.open_files import allow_connections
 from quire.server.stop_request import StopRequest, url_of
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Service:
         await asyncio.sleep(0)
         from quire.server.app import create_app
         from quire.server.chat.prompt import warn_of_broken_templates
-        from quire.server.listener import make_listener
+        from quire.server.listening.listener import make_listener
 
         app = create_app(self._node, self._server, self._config.tenants, self._workflows)
         listener = make_listener(app, self._server)

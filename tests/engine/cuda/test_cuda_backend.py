@@ -16,11 +16,11 @@ from engine_driver import Driver
 from quire.core.config import EngineConfig, WeightsName
 from quire.core.errors import ConfigError
 from quire.core.ids import ModelId
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.cuda import backend, optional
 from quire.engine.cuda.backend import CudaBackend
 from quire.engine.cuda.grouped_experts import has_grouped_product
 from quire.engine.loading import load_model
-from quire.engine.model_directory import ModelDirectory
 
 no_device = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 

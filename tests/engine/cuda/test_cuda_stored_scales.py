@@ -14,12 +14,12 @@ from torch import Tensor
 
 from quire.core.config import EngineConfig
 from quire.core.ids import ModelId
+from quire.engine.checkpoint.model_directory import locate
 from quire.engine.cuda.backend import adapt_weights
 from quire.engine.cuda.linears import FLOAT8, Float8Linear, quantize_rows
 from quire.engine.cuda.model_forms import projections
 from quire.engine.layers.linear import Linear
 from quire.engine.loading import LoadedModel, load_model
-from quire.engine.model_directory import locate
 from quire.engine.models.decoder import Decoder
 
 

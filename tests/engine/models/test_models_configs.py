@@ -10,7 +10,7 @@ import torch
 from engine_checkpoints import MODELS
 
 from quire.core.errors import ModelError, ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.layers.rope_frequencies import inverse_frequencies
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.registry import FAMILIES, family_of

@@ -19,9 +19,9 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, UnsupportedModel
 from quire.core.ids import ModelId
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.engine import Engine
 from quire.engine.loading import load_model
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder import Decoder
 
 

@@ -22,8 +22,8 @@ from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelFormatError, UnsupportedModel
 from quire.core.ids import ModelId
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.engine import Engine
 from quire.engine.models.registry import family_of
 from quire.engine.quantization.registry import scheme_of

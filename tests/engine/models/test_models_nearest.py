@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.encoders.config import read_shape
 from quire.engine.models.nearest import _RELATED, nearest, nearest_name
 from quire.engine.models.registry import FAMILIES, family_of

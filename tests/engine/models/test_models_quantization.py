@@ -21,7 +21,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelError, ModelFormatError, UnsupportedModel
 from quire.core.ids import ModelId
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.engine import Engine
 from quire.engine.quantization.mxfp4 import MXFP4
 

@@ -10,9 +10,9 @@ import torch
 from engine_checkpoints import MODELS
 
 from quire.core.errors import ConfigError
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.layers.parameters import Parameters
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.registry import family_of
 from quire.engine.parallel.shard import Shard, check_split, local_config, local_destinations

@@ -17,7 +17,7 @@ from vision_checkpoints import IMAGE_SIZE, PROCESSORS, file_of, picture
 
 from quire.core.batch import F32
 from quire.core.errors import InvalidArgument, ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.vision import unpacking_worker
 from quire.engine.vision.config import VisionConfig
 from quire.engine.vision.framing import frame, pack

@@ -2,7 +2,7 @@
 have given.
 
 Those that need more than one engine and its memory (children, an encoder) are tested on a whole
-node, in ``tests/node/test_node_library_restarts.py``.
+node, in ``tests/node/programs/restarting/test_node_library_restarts.py``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from quire.cluster.requests.places import HoldingNode, place_of
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import EngineLost, QuireError, UnknownHandle
-from quire.server.attachments import (
+from quire.server.programs.attachments import (
     BEFORE_HEADER,
     CONNECTION_HEADER,
     HAS_MOVED,

@@ -16,9 +16,9 @@ from quire.cluster.nodes.connection import AnswerHead
 from quire.cluster.passing.following import FollowedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 from quire.server.events import EVENT_HEADERS
-from quire.server.strict_json import strict_loads
+from quire.server.requests.strict_json import strict_loads
 
 _LAUNCH = "/v1/programs"
 _DATA = b"data: "

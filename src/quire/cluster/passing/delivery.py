@@ -16,13 +16,13 @@ from starlette.types import Send
 
 from quire.cluster.passing.opened import OpenedAnswer
 from quire.core.errors import EngineLost
+from quire.server.answers.resuming.told_tokens import TELLS_HEADER
+from quire.server.answers.write_limit import WriteLimit
 from quire.server.anthropic.errors import error_events
-from quire.server.errors import body_of
+from quire.server.errors.errors import body_of
 from quire.server.events import DATA_EVENTS, named_event
+from quire.server.listening.piece_writer import PieceWriter
 from quire.server.microserving.channel_frames import CHANNEL_HEADER
-from quire.server.piece_writer import PieceWriter
-from quire.server.told_tokens import TELLS_HEADER
-from quire.server.write_limit import WriteLimit
 
 logger = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ from quire.core.errors import (
     TransferFailed,
     UnknownHandle,
 )
-from quire.server.told_tokens import TELLS_HEADER
+from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import CapacityError, EngineLost
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 from quire.server.list_page import ListPage
 
 _TIMEOUT_S = 30.0

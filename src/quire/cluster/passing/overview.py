@@ -24,11 +24,11 @@ from quire.cluster.requests.merging import ReaderPlace, Row, has_to_begin_anew, 
 from quire.cluster.requests.places import NODE_HEADER
 from quire.cluster.requests.request import RawHeaders
 from quire.core.errors import CapacityError, EngineLost, QuireError, QuotaExceeded
-from quire.server.errors import HttpError
-from quire.server.event_stream import HEARTBEAT, HEARTBEAT_S, EventStream
+from quire.server.answers.event_stream import HEARTBEAT, HEARTBEAT_S, EventStream
+from quire.server.errors.errors import HttpError
 from quire.server.events import DATA_EVENTS, data_event
 from quire.server.page import PAGE_PATH, is_of_page, read_page_files
-from quire.server.query_names import check_query_names
+from quire.server.requests.query_names import check_query_names
 
 _LIVE = "/v1/programs/changes"
 _TIMEOUT_S = 5.0

@@ -28,10 +28,10 @@ from quire.cluster.requests.reading import read_request
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import QuireError
-from quire.server.disconnects import while_connected
-from quire.server.errors import HttpError
-from quire.server.piece_writer import STATE_KEY
-from quire.server.write_limit import SlowReader, WriteLimit
+from quire.server.answers.disconnects import while_connected
+from quire.server.answers.write_limit import SlowReader, WriteLimit
+from quire.server.errors.errors import HttpError
+from quire.server.listening.piece_writer import STATE_KEY
 
 logger = logging.getLogger(__name__)
 

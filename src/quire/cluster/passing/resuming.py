@@ -18,7 +18,7 @@ import msgspec
 from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
-from quire.server.told_tokens import MAX_TOKENS
+from quire.server.answers.resuming.told_tokens import MAX_TOKENS
 
 GoOn = Callable[[Request, list[int], int], Awaitable[RoutedAnswer]]
 """Generates at another engine. Takes the request, the prompt with the tokens generated so far, and

@@ -20,8 +20,14 @@ from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import CHAT, COMPLETIONS, RawHeaders, Request
 from quire.core.exchange import CLUSTER_KEY_HEADER
-from quire.server.strict_json import GENERATED_HEADER
-from quire.server.told_tokens import COMMENT, TELLS_HEADER, PartialAnswer, ToldChunk, ToldTokens
+from quire.server.answers.resuming.told_tokens import (
+    COMMENT,
+    TELLS_HEADER,
+    PartialAnswer,
+    ToldChunk,
+    ToldTokens,
+)
+from quire.server.requests.strict_json import GENERATED_HEADER
 
 SendOn = Callable[[Request], Awaitable[RoutedAnswer]]
 """Sends a request to another engine.

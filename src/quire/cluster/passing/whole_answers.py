@@ -18,9 +18,9 @@ from quire.cluster.passing.retelling import RetoldAnswer, SendOn
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
+from quire.server.answers.resuming.told_tokens import COMMENT, ToldChunk
+from quire.server.answers.resuming.told_whole import WHOLE, WholeHead
 from quire.server.events import EVENT_HEADERS
-from quire.server.told_tokens import COMMENT, ToldChunk
-from quire.server.told_whole import WHOLE, WholeHead
 
 _OF_EVENTS = frozenset(name.encode() for name in (*EVENT_HEADERS, "content-type"))
 

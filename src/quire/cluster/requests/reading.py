@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope
 
 from quire.cluster.requests.request import Request, Upload
 from quire.core.config import ServerConfig
-from quire.server.errors import HttpError
-from quire.server.strict_json import body_limit, too_long
+from quire.server.errors.errors import HttpError
+from quire.server.requests.strict_json import body_limit, too_long
 
 _UPLOADS = "/v1/files"
 _UPLOAD_TIMEOUT_S = 900.0

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.core.errors import InvalidArgument
-from quire.server.identity import NAMING_HEADERS, identify
+from quire.server.requests.identity import NAMING_HEADERS, identify
 from quire.server.schemas.generation import IdentityFields
 
 RawHeaders = Sequence[tuple[bytes, bytes]]

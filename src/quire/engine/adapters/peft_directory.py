@@ -19,7 +19,7 @@ from torch import Tensor
 from quire.core.config import AdapterConfig
 from quire.core.errors import ModelError, ModelFormatError, UnsupportedModel
 from quire.engine.adapters.peft_config import CONFIG_FILE, MAX_RANK, PeftConfig, read_peft_config
-from quire.engine.model_directory import ModelDirectory, locate
+from quire.engine.checkpoint.model_directory import ModelDirectory, locate
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _WANTED = "an adapter is a directory as PEFT's save_pretrained writes it"

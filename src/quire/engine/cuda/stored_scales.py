@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from quire.core.config import EngineConfig
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import locate
+from quire.engine.checkpoint.shards import Shards
 from quire.engine.layers.linear import Linear
-from quire.engine.model_directory import locate
 from quire.engine.quantization.float8 import Float8
 from quire.engine.quantization.registry import scheme_of
-from quire.engine.shards import Shards
 
 _NAMES = ("weight_scale", "weight_scale_inv")
 

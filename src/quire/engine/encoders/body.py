@@ -7,7 +7,8 @@ from typing import Protocol
 from torch import Tensor
 
 from quire.core.encoding import EncoderKind
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.encoders.config import BertShape, EncoderShape
 from quire.engine.encoders.decoder_body import DecoderBody
 from quire.engine.encoders.modernbert import ModernBert
@@ -23,7 +24,6 @@ from quire.engine.encoders.scores import (
 )
 from quire.engine.encoders.transformer import Transformer
 from quire.engine.layers.parameters import Parameters
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.qwen3 import read_qwen3
 from quire.engine.weights import Checkpoint
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.encoders.modernbert_config import ModernBertShape, read_modernbert
 from quire.engine.models.nearest import nearest_name
 

@@ -18,8 +18,9 @@ from quire.core.batch import F32, I32
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.errors import InvalidArgument
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory, locate
 from quire.engine.encoders.body import make_body
 from quire.engine.encoders.config import read_shape
 from quire.engine.encoders.heads import EncoderHead, embedding_head
@@ -31,7 +32,6 @@ from quire.engine.encoders.scores import ScoreHead, is_activated
 from quire.engine.encoders.token_cache import TokenCache
 from quire.engine.encoders.transformer import ignored_tensor
 from quire.engine.layers.parameters import Parameters
-from quire.engine.model_directory import ModelDirectory, locate
 from quire.engine.weights import Checkpoint
 
 logger = logging.getLogger(__name__)

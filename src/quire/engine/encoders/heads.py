@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.encoders.known_keys import DENSE, POOLING
 from quire.engine.encoders.modules import EncoderModule, read_pooling
 from quire.engine.encoders.transformer import activation_of
 from quire.engine.layers.parameters import Parameters
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.weights import Checkpoint
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import KeyRefusal, KeyScope, absent, merged, names
+from quire.engine.checkpoint.config_accounting import KeyRefusal, KeyScope, absent, merged, names
 from quire.engine.models.known_keys import ANY_MODEL, DECODER
 
 _TRAINING = "used in training only"

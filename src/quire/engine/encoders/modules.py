@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from quire.core.encoding import EncoderKind
 from quire.core.errors import ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.encoders.config import EncoderShape
-from quire.engine.model_directory import ModelDirectory
 
 POOLING_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "lasttoken")
 """The pooling modes, in the order in which several are concatenated, unless a list gives another

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import MAX_JSON_BYTES, ModelDirectory
 from quire.engine.encoders.config import BertShape
 from quire.engine.encoders.heads import last_token, pooled
 from quire.engine.encoders.known_keys import LOGIT_SCORE
@@ -26,7 +27,6 @@ from quire.engine.encoders.pair_template import NO, YES
 from quire.engine.encoders.transformer import DenseLayer, activation_function
 from quire.engine.layers.norm import LayerNorm
 from quire.engine.layers.parameters import Parameters
-from quire.engine.model_directory import MAX_JSON_BYTES, ModelDirectory
 from quire.engine.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)

@@ -14,13 +14,13 @@ import tokenizers
 from tokenizers import normalizers
 
 from quire.core.errors import InvalidArgument, ModelFormatError, PromptTooLong
-from quire.engine.config_accounting import account
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import account
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import MAX_JSON_BYTES, ModelDirectory, locate
 from quire.engine.encoders.config import EncoderShape, read_shape
 from quire.engine.encoders.known_keys import SETTINGS, TEXTS
 from quire.engine.encoders.modules import kind_of, read_modules
 from quire.engine.encoders.pair_template import QWEN3_RERANKER, PairTemplate
-from quire.engine.model_directory import MAX_JSON_BYTES, ModelDirectory, locate
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 
 MAX_POSITIONS = 1 << 24
 RopeKind = Literal["default", "none", "linear", "dynamic", "llama3", "yarn", "longrope"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.layers.attention import AttentionConfig
 from quire.engine.layers.mlp import Activation, MLPConfig
 from quire.engine.layers.norm import NormConfig, QKNormKind

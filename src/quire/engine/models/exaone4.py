@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from quire.core.errors import ModelFormatError
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.layers.rope_config import RopeConfig
 from quire.engine.models.common_fields import (
     SILU,

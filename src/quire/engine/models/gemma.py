@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.layers.norm import QKNormKind
 from quire.engine.models.common_fields import GELU_TANH, read_activation, read_decoder
 from quire.engine.models.decoder_config import DecoderConfig

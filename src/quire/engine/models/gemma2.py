@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.models.common_fields import MAX_SIZE, read_layers, read_window
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.gemma import read_any_gemma

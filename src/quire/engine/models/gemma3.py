@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.models.common_fields import text_part, with_local_rope
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.gemma import read_any_gemma

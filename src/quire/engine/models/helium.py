@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.models.common_fields import (
     SILU,
     read_activation,

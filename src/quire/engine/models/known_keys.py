@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import KeyRefusal, KeyScope, absent, merged, names
+from quire.engine.checkpoint.config_accounting import KeyRefusal, KeyScope, absent, merged, names
 from quire.engine.quantization.known_keys import QUANTIZATION
 
 _FILE = "describes the file, or the library that wrote it"

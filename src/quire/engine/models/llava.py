@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.models.common_fields import text_part
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.llama import read_llama

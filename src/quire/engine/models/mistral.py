@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.layers.rope_config import MAX_POSITIONS, rope_section
 from quire.engine.models.common_fields import (
     SILU,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.models.common_fields import SILU, read_activation, read_decoder, refuse_windows
 from quire.engine.models.decoder_config import DecoderConfig
 

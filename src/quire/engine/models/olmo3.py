@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.models.common_fields import read_layers, read_window, with_local_rope
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.olmo2 import read_olmo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.qwen2 import read_qwen
 

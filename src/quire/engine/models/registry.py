@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_accounting import KeyScope
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_accounting import KeyScope
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.encoders.config import ARCHITECTURES
 from quire.engine.layers.parameters import Parameters
 from quire.engine.models.cwm import read_cwm

@@ -7,9 +7,9 @@ import torch
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.layers.parameters import Parameters
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder import Decoder
 from quire.engine.models.registry import family_of
 from quire.engine.parallel.shard import check_split

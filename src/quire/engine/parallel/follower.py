@@ -8,9 +8,9 @@ from torch import Tensor
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.engine.attention.backend import DecodePlan
+from quire.engine.checkpoint.model_directory import locate
 from quire.engine.device import choose_num_threads
 from quire.engine.loading import LoadedModel, load_model
-from quire.engine.model_directory import locate
 from quire.engine.parallel import messages as m
 from quire.engine.parallel.collectives import Collectives
 from quire.engine.parallel.group import local_engine_config

@@ -6,9 +6,9 @@ import torch
 
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
+from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.device import choose_num_threads
 from quire.engine.loading import LoadedModel, load_model
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.parallel.follower import loaded_answer
 from quire.engine.parallel.group import RankGroup, local_engine_config
 from quire.engine.parallel.leading_runner import LeadingRunner

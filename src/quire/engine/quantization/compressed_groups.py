@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 
 _MAX_BITS = 64
 _LEAST_ACTIVATION_BITS = 8

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ModelFormatError
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.quantization.compressed_groups import read_groups
 from quire.engine.quantization.packed_integers import INT32, check_groups, scaled, unpack
 from quire.engine.quantization.scheme import FLOATS, Header, Shape, StoredPart, module_of

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from quire.core.errors import ModelFormatError
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.quantization.compressed_groups import read_groups
 from quire.engine.quantization.scheme import FLOATS, Header, Shape, StoredPart, module_of
 

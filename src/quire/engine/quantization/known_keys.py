@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import KeyRefusal, KeyScope, absent, names
+from quire.engine.checkpoint.config_accounting import KeyRefusal, KeyScope, absent, names
 
 _FILE = "describes the file, or the library that wrote it"
 _PLACES = "which tensors are packed is visible from their names"

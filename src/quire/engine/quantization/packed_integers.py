@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.quantization.scheme import (
     FLOATS,
     Header,

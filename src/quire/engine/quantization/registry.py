@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.quantization.compressed_integers import CompressedIntegers
 from quire.engine.quantization.float8 import Float8
 from quire.engine.quantization.mxfp4 import MXFP4

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 
 T = TypeVar("T")
 TowerKind = Literal["clip", "siglip"]

@@ -14,7 +14,7 @@ import numpy as np
 from quire.core.batch import F32
 from quire.core.engine_info import ImageFraming
 from quire.core.errors import InvalidArgument, ModelFormatError, UnsupportedModel
-from quire.engine.config_reader import ConfigReader
+from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.vision.config import VisionConfig
 from quire.engine.vision.framing import frame, read_pixels
 from quire.engine.vision.unpacker import Unpack

@@ -21,8 +21,8 @@ from quire.core.errors import EngineFault, ErrorRecord, from_record
 from quire.core.events import Called
 from quire.core.ids import CommandId, ModelId, ProgramId
 from quire.engine.encoders.text import EncodedText
-from quire.node.control_thread import ControlThread
-from quire.node.reply_router import NODE_COMMANDS
+from quire.node.control.control_thread import ControlThread
+from quire.node.control.reply_router import NODE_COMMANDS
 from quire.programs.services.encoding import CallOrder
 
 

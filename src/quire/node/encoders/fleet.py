@@ -10,15 +10,15 @@ from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, InvalidArgument, ModelNotFound
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import ProgramClock
-from quire.node.control_thread import ControlThread
+from quire.node.control.control_thread import ControlThread
 from quire.node.encoders.asking import EncoderRequests
 from quire.node.encoders.processes import EncoderProcesses
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.shared import shared_processes
 from quire.node.encoders.transport import EncoderTransports
-from quire.node.engine_loading import OnProgress
-from quire.node.health import EngineHealth
-from quire.node.supervisor import RestartLimits
+from quire.node.supervision.engine_loading import OnProgress
+from quire.node.supervision.health import EngineHealth
+from quire.node.supervision.supervisor import RestartLimits
 
 
 class EncoderFleet:

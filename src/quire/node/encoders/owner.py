@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.node.control_thread import ControlThread
+from quire.node.control.control_thread import ControlThread
 
 
 class EncoderOwner:

@@ -15,13 +15,13 @@ from quire.core.errors import EngineLost
 from quire.core.ids import EngineId
 from quire.core.interfaces import ProgramClock
 from quire.engine.encoders.text import EncoderTexts
-from quire.node.control_thread import ControlThread
+from quire.node.control.control_thread import ControlThread
 from quire.node.encoders.owner import EncoderOwner
 from quire.node.encoders.transport import EncoderTransports
-from quire.node.engine_loading import OnProgress
-from quire.node.engines import engine_id
-from quire.node.health import EngineHealth, EngineReadiness
-from quire.node.supervisor import EngineSupervisor, RestartLimits
+from quire.node.engines.engines import engine_id
+from quire.node.supervision.engine_loading import OnProgress
+from quire.node.supervision.health import EngineHealth, EngineReadiness
+from quire.node.supervision.supervisor import EngineSupervisor, RestartLimits
 
 _GONE = (EngineReadiness.FAILED, EngineReadiness.STOPPED)
 

@@ -13,7 +13,7 @@ from quire.core.encoding import EncoderCore
 from quire.core.interfaces import EncoderTransport
 from quire.engine.encoders.text import EncoderTexts, load_texts
 from quire.node.encoders.engine import EncoderEngine
-from quire.node.engine_loading import OnProgress
+from quire.node.supervision.engine_loading import OnProgress
 from quire.node.transports import InProcessTransport, ZeroMQTransport
 
 

@@ -28,11 +28,11 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.interfaces import Clock
-from quire.node.engine_loading import OnProgress
-from quire.node.health import SandboxHealth, SandboxState, silence
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.changed_sources import because_of_change
 from quire.node.sandbox.losses import Losses
+from quire.node.supervision.engine_loading import OnProgress
+from quire.node.supervision.health import SandboxHealth, SandboxState, silence
 from quire.node.transports.child import LifeLimits
 from quire.node.transports.life import ProcessLife, ProcessMessages
 from quire.programs.sandbox.limits import GuestLimits
@@ -50,7 +50,7 @@ from quire.programs.sandbox.wasm.engine import problem_of_wasmtime
 
 logger = logging.getLogger(__name__)
 
-SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox_process")
+SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox.sandbox_process")
 _KEPT_CODE = 128
 """Programs whose code the process keeps, so that a launch need not send it."""
 _KEPT_STOPPED = 256
@@ -74,7 +74,7 @@ class GuestPeer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """``command`` starts the process; it must behave like ``quire.node.sandbox_process``."""
+    """``command`` starts the process; it must behave as ``sandbox_process`` does."""
 
     config: SandboxConfig
     engines: tuple[EngineConfig, ...]

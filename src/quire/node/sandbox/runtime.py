@@ -24,12 +24,12 @@ from quire.core.events import REFUSED
 from quire.core.ids import TenantId
 from quire.core.interfaces import Clock, ProgramPort, ServedModel
 from quire.core.quotas import Quotas
-from quire.node.health import SandboxHealth
 from quire.node.loops import LoopCalls, call_on
 from quire.node.quotas import tightest
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.guest import LIMITS, SandboxedProgram
 from quire.node.sandbox.link import LinkSettings, SandboxLink
+from quire.node.supervision.health import SandboxHealth
 from quire.programs.arguments import NO_NAMES
 from quire.programs.capabilities import Capabilities
 from quire.programs.chat import dialect_of

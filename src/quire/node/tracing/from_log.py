@@ -11,8 +11,8 @@ from pathlib import Path
 from quire.core.errors import UnknownHandle
 from quire.core.events import ProgramStarted
 from quire.core.ids import ProgramId
-from quire.node.recorder import LogEntry, LogHeader, read_log
-from quire.node.replaying import Divergence, Replay
+from quire.node.control.recorder import LogEntry, LogHeader, read_log
+from quire.node.control.replaying import Divergence, Replay
 from quire.node.tracing.book import TraceBook, TraceLimits
 from quire.node.tracing.reading import NodeTrace, TracedProgram, carriers
 

@@ -14,9 +14,9 @@ from quire.control import Controller
 from quire.core.errors import UnknownHandle
 from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.tracing import CallRecord, MessageRecord
-from quire.node.control_thread import ControlThread
-from quire.node.programs import ProgramTable
-from quire.node.sessions import SessionTable
+from quire.node.control.control_thread import ControlThread
+from quire.node.programs.programs import ProgramTable
+from quire.node.sessions.sessions import SessionTable
 from quire.node.tracing.book import ProgramTrace, TraceBook
 from quire.node.tracing.unix_time import UnixTime
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from quire.core.events import ENGINE_WAS_LOST, ProgramStarted
 from quire.core.ids import ProgramId
 from quire.core.tracing import CallRecord, TransferRecord
-from quire.node.ports import issuer_of
+from quire.node.sessions.ports import issuer_of
 from quire.node.tracing.parents import SpanContext, TraceParents
 from quire.node.tracing.reading import MIN_WAIT_S
 

@@ -29,9 +29,9 @@ ENGINE_COMMAND = (
     sys.executable,
     "-P",  # files in the working directory must not shadow a module
     "-m",
-    "quire.node.engine_process",
+    "quire.node.engines.engine_process",
 )
-ENCODER_COMMAND = (*ENGINE_COMMAND[:-1], "quire.node.encoder_process")
+ENCODER_COMMAND = (*ENGINE_COMMAND[:-1], "quire.node.encoders.encoder_process")
 
 _LEVELS = logging.getLevelNamesMapping()
 _KEPT_STDERR_LINES = 20

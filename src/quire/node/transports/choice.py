@@ -7,8 +7,8 @@ from functools import partial
 
 from quire.core.config import EngineConfig
 from quire.core.interfaces import EngineTransport
-from quire.node.engine_loading import load_engine
-from quire.node.supervisor import TransportFactory
+from quire.node.supervision.engine_loading import load_engine
+from quire.node.supervision.supervisor import TransportFactory
 from quire.node.transports.in_process import InProcessTransport
 from quire.node.transports.zeromq import ZeroMQTransport
 

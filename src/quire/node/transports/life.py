@@ -17,7 +17,7 @@ import msgspec
 
 from quire.core.errors import EngineLost, ProtocolMismatch, QuireError, from_record
 from quire.core.wire import PROTOCOL_VERSION, Codec
-from quire.node.engine_loading import OnProgress
+from quire.node.supervision.engine_loading import OnProgress
 from quire.node.transports.child import LifeLimits, NodeChild
 from quire.node.transports.greeting import greet
 from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress

@@ -15,7 +15,7 @@ from quire.core.batch_result import BatchResult, EngineReport
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import from_record
-from quire.node.engine_loading import OnProgress
+from quire.node.supervision.engine_loading import OnProgress
 from quire.node.transports.child import ENCODER_COMMAND, ENGINE_COMMAND, LifeLimits
 from quire.node.transports.life import ProcessLife, ProcessMessages
 from quire.node.transports.message_times import MessageTimeLimit
@@ -33,8 +33,8 @@ from quire.node.transports.messages import (
 class ZeroMQTransport:
     """One life of one process. ``on_progress(stage, fraction)`` reports loading.
 
-    ``command`` starts the process; it must behave like ``quire.node.engine_process``, or for an
-    encoder like ``encoder_process`` (``None``: that module).
+    ``command`` starts the process; it must behave as ``engine_process`` does, or for an encoder
+    as ``encoder_process`` does (``None``: that module).
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.core.errors import QuireError
 from quire.server.anthropic.events import event
-from quire.server.errors import body_of, status_of
+from quire.server.errors.errors import body_of, status_of
 from quire.server.schemas.anthropic import (
     AnthropicError,
     AnthropicErrorDetails,

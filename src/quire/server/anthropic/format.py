@@ -22,10 +22,11 @@ from quire.programs.chat import (
     TextPiece,
     whole_answer,
 )
+from quire.server.answers.frame import Frame
+from quire.server.answers.generation import PromptChunk
+from quire.server.answers.text_event import TextEvent
 from quire.server.anthropic.events import event
 from quire.server.chat.parsing import ChoiceParser, Reading
-from quire.server.frame import Frame
-from quire.server.generation import PromptChunk
 from quire.server.schemas.anthropic import (
     AnswerBlock,
     AnswerMessage,
@@ -36,7 +37,6 @@ from quire.server.schemas.anthropic import (
     MessageUsage,
     StopReason,
 )
-from quire.server.text_event import TextEvent
 
 
 class MessageFormatter:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
+from quire.server.requests.strict_json import strict_loads
 from quire.server.schemas.batches import BatchError
-from quire.server.strict_json import strict_loads
 
 MAX_LINES = 50_000
 MAX_ERRORS = 100

@@ -14,10 +14,12 @@ from quire.core.errors import ProgramCancelled
 from quire.core.interfaces import Tokenizer
 from quire.programs.builtin import ChoiceChunk
 from quire.programs.chat import Answer, Piece, Reasoning, TextPiece, whole_answer
+from quire.server.answers.frame import Frame
+from quire.server.answers.generation import PromptChunk
+from quire.server.answers.logprobs import chat_logprobs, prompt_logprobs
+from quire.server.answers.text_event import TextEvent
+from quire.server.answers.usage import UsageCounter
 from quire.server.chat.parsing import ChoiceParser, Reading, delta_of, message_of
-from quire.server.frame import Frame
-from quire.server.generation import PromptChunk
-from quire.server.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.schemas.chat import (
     ChatChoice,
     ChatCompletion,
@@ -28,8 +30,6 @@ from quire.server.schemas.chat import (
     TokenLogprob,
 )
 from quire.server.schemas.generation import FinishReason
-from quire.server.text_event import TextEvent
-from quire.server.usage import UsageCounter
 
 
 @dataclass(frozen=True, slots=True)

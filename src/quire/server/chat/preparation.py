@@ -23,8 +23,8 @@ from quire.server.chat.parsing import Reading
 from quire.server.chat.prompt import ChatPrompt, TemplateInput
 from quire.server.context import ServerContext, context_of
 from quire.server.grammar_fields import check_grammar
-from quire.server.identity import priority_of
 from quire.server.planning import Reporting, check_num_choices, completion_request
+from quire.server.requests.identity import priority_of
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.tools import NamedToolChoice
 

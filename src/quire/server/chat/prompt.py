@@ -25,7 +25,7 @@ from quire.programs.chat import (
     for_template,
 )
 from quire.server.chat.images import expand_images
-from quire.server.plain_text import added_start
+from quire.server.requests.plain_text import added_start
 from quire.server.schemas.base import MAX_PROMPT_TOKENS
 
 logger = logging.getLogger(__name__)

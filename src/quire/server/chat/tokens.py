@@ -9,7 +9,7 @@ from quire.core.interfaces import ServedModel
 from quire.server.chat.conversation import template_messages
 from quire.server.chat.images import ImageReader
 from quire.server.chat.prompt import ChatPrompt, ChatRenderer, TemplateInput
-from quire.server.plain_text import text_tokens
+from quire.server.requests.plain_text import text_tokens
 from quire.server.schemas.messages import Messages, TemplateVariables
 from quire.server.schemas.service import TokenizeRequest
 from quire.server.schemas.tools import ToolDefinition

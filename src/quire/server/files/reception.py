@@ -9,10 +9,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from quire.core.errors import CapacityError, InvalidArgument
 from quire.core.ids import TenantId
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 from quire.server.files.multipart import MultipartReader, PartEvent, PartStarted
 from quire.server.files.store import FileRecord, FileStore, IncomingFile
-from quire.server.strict_json import check_encoding
+from quire.server.requests.strict_json import check_encoding
 
 MAX_UPLOAD_S = 900.0
 _MAX_FIELD_BYTES = 1024

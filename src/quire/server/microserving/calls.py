@@ -15,13 +15,13 @@ from starlette.requests import Request
 from quire.core.errors import QuireError, UnknownHandle
 from quire.core.interfaces import ServedModel
 from quire.node import SessionHandle
-from quire.node.calls import BuiltIn, SessionCall
+from quire.node.sessions.calls import BuiltIn, SessionCall
+from quire.server.answers.disconnects import while_connected
 from quire.server.context import caller_of, context_of, request_id_of
-from quire.server.disconnects import while_connected
-from quire.server.errors import HttpError
-from quire.server.identity import CallIdentity, identify
-from quire.server.observation import RequestLabels, RequestObserver
-from quire.server.refusals import mark_begun
+from quire.server.errors.errors import HttpError
+from quire.server.errors.refusals import mark_begun
+from quire.server.requests.identity import CallIdentity, identify
+from quire.server.requests.observation import RequestLabels, RequestObserver
 from quire.server.schemas.generation import IdentityFields
 
 R = TypeVar("R")

@@ -21,7 +21,7 @@ from typing import Protocol
 from starlette.types import Message, Scope, Send
 
 from quire.core.errors import AlreadyExists, InvalidArgument, QuotaExceeded, UnknownHandle
-from quire.server.event_stream import EventStream
+from quire.server.answers.event_stream import EventStream
 from quire.server.microserving.channel_frames import (
     CHANNEL_HEADER,
     FRAME,

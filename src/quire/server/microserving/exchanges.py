@@ -31,13 +31,13 @@ from quire.programs.builtin.exchange import (
 from quire.programs.builtin.exchange import PinRequest as PinnedPrefix
 from quire.server.chat.tokens import prompt_of, tokens_of
 from quire.server.context import caller_of, context_of
-from quire.server.identity import priority_of
 from quire.server.microserving.addresses import KvAddress, KvAddresses
 from quire.server.microserving.calls import Caller, result_of
 from quire.server.microserving.live_index import SHORT_KEY_BYTES, packed
 from quire.server.microserving.once import OnceByRequest
 from quire.server.microserving.prompts import ExchangePrompt, prompt_tokens, with_images
 from quire.server.planning import room_for
+from quire.server.requests.identity import priority_of
 from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.microserving import (
     CallPromptFields,

@@ -16,7 +16,7 @@ import msgspec
 from quire.control import EngineIndex, IndexPlace
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import EngineId
-from quire.server.event_stream import HEARTBEAT, EventStream
+from quire.server.answers.event_stream import HEARTBEAT, EventStream
 from quire.server.events import DATA_EVENTS, data_event
 from quire.server.microserving.index_event import IndexEvent
 

@@ -17,7 +17,7 @@ from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
 from quire.programs.builtin import PromptImage
 from quire.server.chat.images import expand_images, read_image
-from quire.server.plain_text import text_tokens
+from quire.server.requests.plain_text import text_tokens
 
 
 async def prompt_tokens(

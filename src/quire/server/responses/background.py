@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from quire.core.errors import QuireError
-from quire.server.generation import GenerationStream
-from quire.server.observation import RequestObserver
+from quire.server.answers.generation import GenerationStream
+from quire.server.requests.observation import RequestObserver
 from quire.server.responses.format import ResponseFormatter
 from quire.server.schemas.responses import ResponseObject
 

@@ -14,13 +14,14 @@ from starlette.requests import Request
 
 from quire.core.errors import InvalidArgument, PromptTooLong, UnknownHandle
 from quire.node import SessionHandle
+from quire.server.answers.frame import Frame, new_frame
+from quire.server.answers.resuming.going_on import ResumableAnswer
 from quire.server.chat.preparation import PreparedChat, prepare_chat
 from quire.server.context import caller_of, context_of
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
-from quire.server.frame import Frame, new_frame
-from quire.server.going_on import ResumableAnswer
 from quire.server.planning import GenerationPlan, told_stream
+from quire.server.requests.strict_json import GENERATED_HEADER
 from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.format import ResponseFormatter, ResponseOptions
 from quire.server.responses.store import StoredResponse, sent_again
@@ -39,7 +40,6 @@ from quire.server.schemas.response_items import (
     MessageItem,
 )
 from quire.server.schemas.responses import ConversationId, ResponseObject, ResponsesRequest
-from quire.server.strict_json import GENERATED_HEADER
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 
-from quire.server.event_stream import EventStream
+from quire.server.answers.event_stream import EventStream
 
 
 class FollowedResponse(EventStream):

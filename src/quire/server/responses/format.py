@@ -22,10 +22,10 @@ from quire.programs.chat import (
     TextPiece,
     whole_answer,
 )
+from quire.server.answers.generation import PromptChunk
+from quire.server.answers.logprobs import chat_logprobs
 from quire.server.chat.parsing import ChoiceParser, Reading
-from quire.server.errors import status_of
-from quire.server.generation import PromptChunk
-from quire.server.logprobs import chat_logprobs
+from quire.server.errors.errors import status_of
 from quire.server.responses.events import EventWriter
 from quire.server.responses.items import (
     GrowingCall,

@@ -36,20 +36,20 @@ from starlette.websockets import WebSocketDisconnect
 
 from quire.core.errors import MailboxFull, QuireError
 from quire.node import MessageReader, ProgramHandle
-from quire.server.attachments import (
+from quire.server.context import caller_of, context_of
+from quire.server.errors.errors import HttpError, body_of, error_body
+from quire.server.programs.attachments import (
     BEFORE_HEADER,
     CONNECTION_HEADER,
     HAS_MOVED,
     TAKEN_HEADER,
     moved_reason,
 )
-from quire.server.context import caller_of, context_of
-from quire.server.errors import HttpError, body_of, error_body
-from quire.server.program_records import message_frame, record_frame
+from quire.server.programs.records import message_frame, record_frame
+from quire.server.requests.strict_json import strict_loads
 from quire.server.routes.programs import After, PublicId
 from quire.server.schemas.programs import ClientFrame, MessageFrame
 from quire.server.security import refuse
-from quire.server.strict_json import strict_loads
 
 router = APIRouter()
 

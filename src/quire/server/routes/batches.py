@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from quire.server.context import caller_of, context_of
 from quire.server.list_page import ListPage
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.base import WholeModel
 from quire.server.schemas.batches import BatchJob, BatchList, BatchRequest
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["batches"])
 

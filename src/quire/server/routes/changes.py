@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from quire.core.errors import InvalidArgument
 from quire.server.context import caller_of, context_of
-from quire.server.live_changes import ChangesStream
 from quire.server.own_route import OwnRoute
-from quire.server.process_rows import changes_body
+from quire.server.programs.live_changes import ChangesStream
+from quire.server.programs.process_rows import changes_body
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.changes import Changes
 

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.node import SessionHandle
+from quire.server.answers.frame import new_frame
 from quire.server.chat.format import ChatFormatter, ChatOptions
 from quire.server.chat.preparation import prepare_chat
-from quire.server.frame import new_frame
 from quire.server.microserving.received import with_received
 from quire.server.planning import GenerationPlan, begin, told_stream
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.chat import ChatCompletion, ChatCompletionRequest
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["chat"])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.server.completion_fields import completion_plan
+from quire.server.completions.fields import completion_plan
 from quire.server.planning import begin
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.completions import Completion, CompletionsRequest
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["completions"])
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from quire.server.context import caller_of, context_of
 from quire.server.list_page import ListPage
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.creation import stored_item
 from quire.server.schemas.base import WholeModel
@@ -24,7 +25,6 @@ from quire.server.schemas.conversations import (
 )
 from quire.server.schemas.response_items import InputItem, ItemReference
 from quire.server.schemas.responses import Include
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["conversations"])
 

@@ -27,6 +27,7 @@ from quire.node.encoders.requests import (
 )
 from quire.server.context import context_of
 from quire.server.encoding import rows_of
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.encoding import (
     EmbeddingList,
     EmbeddingsRequest,
@@ -35,7 +36,6 @@ from quire.server.schemas.encoding import (
     ScoreList,
     ScoreRequest,
 )
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["encoders"])
 

@@ -12,9 +12,9 @@ from quire.server.context import caller_of, context_of
 from quire.server.files.reception import receive_file
 from quire.server.files.store import FileRecord
 from quire.server.list_page import ListPage
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.base import Responses
 from quire.server.schemas.files import DeletedFile, FileList, FileObject, FilePurpose
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 

@@ -16,24 +16,26 @@ from starlette.responses import Response
 
 from quire.core.errors import AlreadyExists, InvalidArgument, UnknownHandle
 from quire.core.record_parts import RecordsWanted
-from quire.node.family_move import (
+from quire.node.programs.restarting.family_move import (
     check_family,
     family_leaves,
     family_stays,
     hand_over_family,
     running_family,
 )
-from quire.node.handing_over import HandedProgram, packed, unpacked
-from quire.node.told_family import program_of
+from quire.node.programs.restarting.handing_over import HandedProgram, packed, unpacked
+from quire.node.programs.restarting.told_family import program_of
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
 from quire.programs.sandbox.program import GuestProgram
+from quire.server.answers.disconnects import while_connected
 from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.direct_routes import MSGPACK
-from quire.server.disconnects import while_connected
-from quire.server.errors import HttpError
-from quire.server.program_records import launched
-from quire.server.refusals import mark_usual
+from quire.server.errors.errors import HttpError
+from quire.server.errors.refusals import mark_usual
+from quire.server.programs.records import launched
+from quire.server.programs.upload import native_program
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.routes.programs import PublicId
 from quire.server.schemas.base import Responses
 from quire.server.schemas.microserving import (
@@ -43,8 +45,6 @@ from quire.server.schemas.microserving import (
     RecordsQuestion,
 )
 from quire.server.schemas.programs import Program
-from quire.server.strict_json import StrictRoute
-from quire.server.upload import native_program
 
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 

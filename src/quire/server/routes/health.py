@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from quire.node import NodeHealth
 from quire.server.context import context_of
-from quire.server.errors import RETRY_AFTER_S
+from quire.server.errors.errors import RETRY_AFTER_S
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.base import Responses
 from quire.server.schemas.service import EngineStatus, Health, SandboxStatus
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
 

@@ -9,15 +9,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.node import SessionHandle
+from quire.server.answers.frame import new_frame
 from quire.server.anthropic.errors import ANTHROPIC_ERRORS, THREAD_NOT_FOUND, error_events
 from quire.server.anthropic.format import MessageFormatter
 from quire.server.anthropic.translation import chat_request
 from quire.server.chat.preparation import prepare_chat, render_chat
 from quire.server.context import context_of
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
-from quire.server.frame import new_frame
 from quire.server.planning import GenerationPlan, begin, told_stream
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.anthropic import (
     AnswerMessage,
     CountTokensRequest,
@@ -25,7 +26,6 @@ from quire.server.schemas.anthropic import (
     TokenCount,
 )
 from quire.server.schemas.base import event_responses
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["messages"], responses=ANTHROPIC_ERRORS)
 

@@ -7,8 +7,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from quire.server.context import context_of
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.base import Responses
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["metrics"])
 

@@ -12,15 +12,16 @@ from starlette.responses import Response, StreamingResponse
 
 from quire.control.statistics import EngineStatistics
 from quire.node import Node
-from quire.server.completion_fields import completion_plan
+from quire.server.completions.fields import completion_plan
 from quire.server.context import context_of
 from quire.server.direct_routes import MSGPACK
+from quire.server.listening.piece_writer import STATE_KEY
 from quire.server.microserving.channel_frames import NAME_HEADER
 from quire.server.microserving.channels import ChannelStream
 from quire.server.microserving.exchanges import exchanges_of
 from quire.server.microserving.live_index import IndexStream
-from quire.server.piece_writer import STATE_KEY
 from quire.server.planning import begin
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.base import ResponseModel, Responses, event_responses
 from quire.server.schemas.completions import Completion
 from quire.server.schemas.microserving import (
@@ -40,7 +41,6 @@ from quire.server.schemas.microserving import (
     RenewRequest,
     StartGenerateRequest,
 )
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 

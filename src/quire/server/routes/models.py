@@ -11,8 +11,8 @@ from quire.core.errors import EngineLost
 from quire.core.interfaces import ServedModel
 from quire.node.encoders.service import EncoderService
 from quire.server.context import ServerContext, context_of
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.service import Model, ModelList
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["models"])
 

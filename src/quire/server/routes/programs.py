@@ -11,10 +11,12 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from quire.programs.library import LIBRARY, summary_of, theme_of
+from quire.server.answers.waiting import wait_ended
 from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute
-from quire.server.program_events import ProgramEvents, place_of
-from quire.server.program_records import launched, parameters_body, session
+from quire.server.programs.events import ProgramEvents, place_of
+from quire.server.programs.records import launched, parameters_body, session
+from quire.server.programs.upload import program_of
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.programs import (
     LaunchRequest,
@@ -26,8 +28,6 @@ from quire.server.schemas.programs import (
     ProgramList,
     SignalRequest,
 )
-from quire.server.upload import program_of
-from quire.server.waiting import wait_ended
 
 router = APIRouter(route_class=OwnRoute, tags=["programs"])
 

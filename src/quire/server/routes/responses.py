@@ -11,9 +11,10 @@ from starlette.responses import Response
 from quire.core.errors import UnknownHandle
 from quire.node import SessionHandle
 from quire.server.context import caller_of, context_of
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 from quire.server.list_page import ListPage
 from quire.server.planning import begin, open_generation
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import Creation, create
 from quire.server.responses.following import FollowedResponse
@@ -25,7 +26,6 @@ from quire.server.schemas.responses import (
     ResponseObject,
     ResponsesRequest,
 )
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["responses"])
 

@@ -8,16 +8,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.core.errors import InvalidArgument
+from quire.server.answers.logprobs import spelled
 from quire.server.chat.tokens import tokens_of
 from quire.server.context import context_of
-from quire.server.logprobs import spelled
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.service import (
     Detokenized,
     DetokenizeRequest,
     Tokenized,
     TokenizeRequest,
 )
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["tokenize"])
 

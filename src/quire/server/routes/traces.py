@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute
+from quire.server.programs.traces import trace_body
 from quire.server.schemas.traces import ProgramTrace
-from quire.server.traces import trace_body
 
 router = APIRouter(route_class=OwnRoute, tags=["programs"])
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
 from quire.server.context import context_of
-from quire.server.errors import HttpError
+from quire.server.errors.errors import HttpError
 from quire.server.page import PAGE_PATH
 
 router = APIRouter()

@@ -11,12 +11,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from quire.node.uploads import UploadRecord
+from quire.node.programs.uploads import UploadRecord
 from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute
-from quire.server.program_records import parameters_body
+from quire.server.programs.records import parameters_body
+from quire.server.programs.upload import code_of
 from quire.server.schemas.programs import UploadedProgram, UploadedPrograms, UploadRequest
-from quire.server.upload import code_of
 
 router = APIRouter(route_class=OwnRoute, tags=["programs"])
 

@@ -7,8 +7,8 @@ from importlib.metadata import version
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.service import Version
-from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
 

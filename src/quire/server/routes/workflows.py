@@ -22,10 +22,11 @@ from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.runners import ENCODER_KINDS
 from quire.programs.workflow.schema import config_schema, query_schema, results_schema
+from quire.server.answers.waiting import wait_ended
 from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute
-from quire.server.program_records import usage_body
-from quire.server.query_events import QueryEvents
+from quire.server.programs.query_events import QueryEvents
+from quire.server.programs.records import usage_body
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.workflows import (
     DeletedQuery,
@@ -35,7 +36,6 @@ from quire.server.schemas.workflows import (
     Workflow,
     WorkflowList,
 )
-from quire.server.waiting import wait_ended
 
 router = APIRouter(route_class=OwnRoute, tags=["workflows"])
 

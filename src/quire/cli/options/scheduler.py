@@ -1,0 +1,257 @@
+"""The options of ``quire serve`` about scheduling; see ``quire.cli.options.shared``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from quire.core.errors import ConfigError
+from quire.core.scheduler_config import LevelsConfig, PausingConfig, SchedulerConfig
+
+PolicyOption = Literal[
+    "fcfs",
+    "program_fcfs",
+    "round_robin",
+    "mlfq",
+    "plas",
+    "atlas",
+    "quire",
+    "topology",
+    "critical_path",
+    "invocation",
+]
+BalancerOption = Literal["round_robin", "least_used", "autellix", "occupied_kv", "quire"]
+PriorityScopeOption = Literal["tenant", "node"]
+UnitOption = Literal["tokens", "seconds"]
+WITH_LEVELS = ("mlfq", "plas", "atlas")
+
+_DEFAULTS = LevelsConfig()
+_PAUSING = PausingConfig()
+_PANEL = "Scheduler"
+
+Policy = Annotated[
+    PolicyOption,
+    typer.Option(
+        envvar="QUIRE_POLICY",
+        help="Order of a tenant's commands: of arrival (by call or by program), in turns, or by "
+        "what a call (mlfq), its program (plas) or its program's critical path (atlas) was "
+        "served, or by what is left, learned from programs of its kind (quire); for workflows by "
+        "depth in the graph (topology), by the time that remains (critical_path) or with the "
+        "requests of a step together (invocation).",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyThresholds = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_THRESHOLDS",
+        metavar="N,N,...",
+        help="mlfq, plas, atlas: the service at which each queue but the first begins "
+        f"[default: {','.join(f'{one:g}' for one in _DEFAULTS.thresholds)}].",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyQuanta = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_QUANTA",
+        metavar="N,N,...",
+        help="mlfq, plas, atlas: what a call may get in each queue but the last before it moves "
+        "to the next [default: the queues' widths].",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyUnit = Annotated[
+    UnitOption | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_UNIT",
+        help=f"mlfq, plas, atlas: unit of thresholds and quanta [default: {_DEFAULTS.unit}].",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyBeta = Annotated[
+    float | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_BETA",
+        help="mlfq, plas, atlas, quire: a call moves to the first queue when its program has "
+        f"waited so many times of what it was served; 0: never [default: {_DEFAULTS.beta:g}].",
+        rich_help_panel=_PANEL,
+    ),
+]
+Replicas = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="QUIRE_REPLICAS",
+        metavar="[MODEL=]N",
+        help="Engines of each model, or of the one that is named; they share its calls, and each "
+        "has weights and KV cache of its own. Repeatable [default: 1].",
+        rich_help_panel=_PANEL,
+    ),
+]
+Balancer = Annotated[
+    BalancerOption,
+    typer.Option(
+        envvar="QUIRE_BALANCER",
+        help="Choice among a model's engines: in turn, the least used, the program's own for long "
+        "prompts (autellix), the one of whose KV cache least is occupied (occupied_kv), or what is "
+        "cached against what waits (quire).",
+        rich_help_panel=_PANEL,
+    ),
+]
+PriorityScope = Annotated[
+    PriorityScopeOption,
+    typer.Option(
+        envvar="QUIRE_PRIORITY_SCOPE",
+        help="tenant: priorities order the work of one tenant; node: they take precedence over "
+        "the shares of tenants.",
+        rich_help_panel=_PANEL,
+    ),
+]
+PauseAbove = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_PAUSE_ABOVE",
+        metavar="SHARE",
+        help="Programs are paused between two calls while the working sets of the others take "
+        "more than this share of KV memory; 0: never.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ResumeBelow = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_RESUME_BELOW",
+        metavar="SHARE",
+        help="A paused program goes on where it leaves no more than this share taken.",
+        rich_help_panel=_PANEL,
+    ),
+]
+MaxPause = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_MAX_PAUSE",
+        metavar="SECONDS",
+        help="A program that is paused for so long takes the place of others that were left in "
+        "peace for as long.",
+        rich_help_panel=_PANEL,
+    ),
+]
+MaxHold = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_MAX_HOLD",
+        metavar="SECONDS",
+        help="The longest that room is kept for a program that waits for a tool or a person while "
+        "others are paused; 0: none is.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelsOptions:
+    """The queues of the policies that have queues."""
+
+    policy_thresholds: PolicyThresholds = None
+    policy_quanta: PolicyQuanta = None
+    policy_unit: PolicyUnit = None
+    policy_beta: PolicyBeta = None
+
+    def config(self, policies: Sequence[str]) -> LevelsConfig:
+        """Return the queues for those of ``policies`` that have queues.
+
+        Raises:
+            ConfigError: a list cannot be read, the figures describe no queues, or none of the
+                policies has queues.
+        """
+        queues = {
+            "--policy-thresholds": self.policy_thresholds,
+            "--policy-quanta": self.policy_quanta,
+            "--policy-unit": self.policy_unit,
+        }
+        _require(policies, WITH_LEVELS, queues)
+        _require(policies, (*WITH_LEVELS, "quire"), {"--policy-beta": self.policy_beta})
+        beta = self.policy_beta
+        return LevelsConfig(
+            thresholds=_numbers("--policy-thresholds", self.policy_thresholds)
+            or _DEFAULTS.thresholds,
+            quanta=_numbers("--policy-quanta", self.policy_quanta),
+            unit=self.policy_unit or _DEFAULTS.unit,
+            beta=_DEFAULTS.beta if beta is None else (beta or None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingOptions:
+    """How engines and tenants share the work."""
+
+    replicas: Replicas = None
+    balancer: Balancer = "quire"
+    priority_scope: PriorityScope = "tenant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausingOptions:
+    """When programs are paused for lack of memory."""
+
+    pause_above: PauseAbove = _PAUSING.above
+    resume_below: ResumeBelow = _PAUSING.resume_below
+    max_pause: MaxPause = _PAUSING.max_s
+    max_hold: MaxHold = _PAUSING.max_hold_s
+
+    def config(self) -> PausingConfig:
+        """Return when programs are paused.
+
+        Raises:
+            ConfigError: a figure is no share or no time, or the shares are in the wrong order.
+        """
+        return PausingConfig(self.pause_above, self.resume_below, self.max_pause, self.max_hold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingOptions:
+    """All options about scheduling."""
+
+    policy: Policy = "fcfs"
+    levels: LevelsOptions
+    sharing: SharingOptions
+    pausing: PausingOptions
+
+    def config(self) -> SchedulerConfig:
+        """Return the configuration of the scheduler.
+
+        Raises:
+            ConfigError: the options describe no scheduler, or do not fit the policy.
+        """
+        return SchedulerConfig(
+            policy=self.policy,
+            levels=self.levels.config([self.policy]),
+            balancer=self.sharing.balancer,
+            priority_scope=self.sharing.priority_scope,
+            pausing=self.pausing.config(),
+        )
+
+
+def _require(
+    policies: Sequence[str], having: tuple[str, ...], given: Mapping[str, str | float | None]
+) -> None:
+    """Check that at least one of ``policies`` is among those that have the options."""
+    named = [option for option, value in given.items() if value is not None]
+    if named and not set(policies) & set(having):
+        raise ConfigError(
+            f"{', '.join(named)}: not for --policy {' '.join(policies)}; choose {', '.join(having)}"
+        )
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"{option} is {text!r}: give numbers with commas between them, for example 64,256,1024"
+        ) from None

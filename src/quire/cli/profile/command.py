@@ -1,0 +1,215 @@
+"""``quire profile``: measures what messages cost on a real engine, for ``quire sim --profile``, and
+how many texts an encoder should take at once, for workflows."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire import __version__
+from quire.cli.configuration import encoder_configs, engine_configs
+from quire.cli.console import messages, output
+from quire.cli.loading import loading_progress
+from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.cli.machine import processor_name
+from quire.cli.options import shared as o
+from quire.cli.options.groups import with_groups
+from quire.cli.profile.encoders import encoder_times
+from quire.cli.profile.engines import Round, play, rounds
+from quire.cli.recorded_logs import read_times
+from quire.core.config import NodeConfig
+from quire.core.errors import ConfigError, InvalidArgument
+from quire.core.scratch import ScratchDirectory
+from quire.node import Node
+from quire.programs.workflow.engines import Profile
+from quire.programs.workflow.profiles import EncoderProfile, encode_encoder_profile
+from quire.simulation.message_times import MessageTimes
+from quire.simulation.profile import EngineProfile, encode_profile, fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """All options, in the order of ``quire profile --help``."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Directory or hub id of a model [default: quire-mini].", metavar="MODEL"
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The file [default: MODEL.profile.json]."
+        ),
+    ] = None
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[NAME=]SOURCE",
+            help="Measure an embedding model or cross-encoder instead of a model.",
+        ),
+    ] = None
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Measure nothing: take the messages of a log that 'quire serve --record' wrote.",
+        ),
+    ] = None
+    log_level: o.LogLevel = "warning"
+
+    def check(self) -> None:
+        """Check that the options fit together.
+
+        Raises:
+            InvalidArgument: two things are to be measured.
+            ConfigError: the profile could not be written.
+        """
+        if self.log is not None and self.model is not None:
+            raise InvalidArgument(
+                f"--log {self.log} beside the model {self.model}: give one of them"
+            )
+        if self.encoder is not None and (self.model, self.log) != (None, None):
+            beside = f"--log {self.log}" if self.model is None else f"the model {self.model}"
+            raise InvalidArgument(f"--encoder {self.encoder} beside {beside}: give one of them")
+        if self.output is not None and not self.output.parent.is_dir():
+            raise ConfigError(f"--output {self.output}: there is no folder {self.output.parent}")
+
+
+@with_groups
+def profile(options: ProfileOptions) -> None:
+    """Measure what an engine's messages cost, and write it for 'quire sim --profile'.
+
+    Starts a node for the model and sends it batches of 1 request to as many as the engine runs at
+    once, with short and long prompts; that takes minutes, and nothing else should run meanwhile.
+    The costs are fitted by least squares to the time that the engine reports for each message, by
+    its steps, rows, tokens of prompts and of context, and moved blocks. What passes between
+    messages, in control and on the way, is fitted too, by message and command. With --log the
+    messages are those that a node once served: costs of your own load, swaps included.
+
+    With --encoder the node has that encoder alone, and 1, 2, 4 and more texts are encoded at once,
+    until twice as many give no more texts per second. 'quire serve --profile' and 'quire workflow'
+    take both kinds of file; a batch of a workflow is divided at the largest number that gained.
+
+    Examples:
+
+        quire profile ~/models/Qwen3-0.6B -o qwen.json
+
+        quire profile --log events.log -o mine.json
+
+        quire sim --profile qwen.json --workload sharegpt --load 0.8
+
+        quire profile --encoder ~/models/minilm
+
+        quire serve --encoder ~/models/minilm --profile minilm.profile.json
+    """
+    configure_logging(options.log_level, log_requests=False)
+    options.check()
+    if options.encoder is not None:
+        _profile_encoder(options.encoder, options.output)
+        return
+    times = _measured(options.model) if options.log is None else read_times(options.log)
+    assert times.info is not None
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    machine = processor_name()
+    found = fit(times.samples, times.info, machine=machine, date=date, release=__version__)
+    target = options.output or Path(f"{found.model}.profile.json")
+    target.write_text(encode_profile(found), encoding="utf-8")
+    _show(found, target)
+
+
+def _measured(model: str | None) -> MessageTimes:
+    """Return the message times of an engine that is started for the measurement."""
+    engines = engine_configs([] if model is None else [model], None)
+    with ScratchDirectory("profile") as folder:
+        path = folder.path / "events.log"
+        asyncio.run(_measure(NodeConfig(engines, record_path=path)))
+        return read_times(path)
+
+
+async def _measure(config: NodeConfig) -> None:
+    node = Node(config)
+    with errors_of_starting_raised_only(), loading_progress() as progress:
+        await node.start(progress)
+    try:
+        await measure(node)
+    finally:
+        await node.stop()
+
+
+async def measure(node: Node) -> None:
+    """Play all rounds that fit the engine of ``node``, with a line on stderr for each."""
+    [served] = node.models()
+    info = served.info
+    num_slots = info.pool.page_size * info.pool.groups[0].num_blocks
+    wanted = list(rounds(info.pool.max_sequences, num_slots, info.max_model_len))
+    console = messages()
+
+    def tell(number: int, one: Round) -> None:
+        words = f"{one.num_requests} requests with prompts of {one.num_prompt} tokens"
+        console.print(f"{number + 1} of {len(wanted)}: {words}")
+
+    await play(node, wanted, tell)
+
+
+def _profile_encoder(encoder: str, out: Path | None) -> None:
+    configs = encoder_configs([encoder])
+    found = asyncio.run(_measure_encoder(NodeConfig((), encoders=configs)))
+    target = out or Path(f"{found.model}.profile.json")
+    target.write_text(encode_encoder_profile(found), encoding="utf-8")
+    output().print(
+        f"{found.model} does {found.max_efficient_batch} texts of {found.num_tokens} tokens at "
+        f"once well: twice as many give no more per second\nwritten to {target}"
+    )
+
+
+async def _measure_encoder(config: NodeConfig) -> EncoderProfile:
+    node = Node(config)
+    with errors_of_starting_raised_only(), loading_progress() as progress:
+        await node.start(progress)
+    try:
+        return await measure_encoder(node)
+    finally:
+        await node.stop()
+
+
+async def measure_encoder(node: Node) -> EncoderProfile:
+    """Return the profile of the node's only encoder; print a line on stderr for each size."""
+    [encoder] = node.encoders()
+    console = messages()
+
+    def tell(num: int, rate: float) -> None:
+        console.print(f"{num} at once: {rate:.1f} texts per second")
+
+    num_tokens, times = await encoder_times(node, encoder, tell)
+    best = Profile.of(times).max_efficient_batch
+    assert best is not None, "times were measured"
+    return EncoderProfile(
+        model=encoder.name,
+        kind=encoder.info.kind,
+        machine=processor_name(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        release=__version__,
+        num_tokens=num_tokens,
+        times=times,
+        max_efficient_batch=best,
+    )
+
+
+def _show(found: EngineProfile, target: Path) -> None:
+    console = output()
+    for name, seconds in found.cost.items():
+        console.print(f"{name:16} {1e6 * seconds:12.2f} us")
+    errors = found.errors
+    console.print(
+        f"{found.num_messages} messages of {found.model}; the fit is off by "
+        f"{100 * errors.mean:.1f} % (mean), {100 * errors.p95:.1f} % (P95), "
+        f"{100 * errors.total:+.1f} % in all"
+    )
+    console.print(f"written to {target}")

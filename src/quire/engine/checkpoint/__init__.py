@@ -1,0 +1,1 @@
+"""Reads model directories and trusts nothing in them."""

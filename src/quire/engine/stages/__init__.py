@@ -1,0 +1,1 @@
+"""The stages of one batch message, in the order of ``quire.core.batch``."""

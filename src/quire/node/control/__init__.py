@@ -1,0 +1,1 @@
+"""The thread of the controller: what reaches it, what leaves it, and its event log."""

@@ -1,0 +1,1 @@
+"""The engines of a node, and the main module of their processes."""

@@ -1,0 +1,1 @@
+"""Sessions: programs whose calls come one by one from outside; what they keep between."""

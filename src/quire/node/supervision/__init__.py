@@ -1,0 +1,1 @@
+"""Keeps processes of engines and encoders running, and knows their health."""

@@ -1,0 +1,1 @@
+"""Errors as responses, and the hints in them."""

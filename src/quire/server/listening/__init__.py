@@ -1,0 +1,1 @@
+"""The HTTP listener: connections, their limits, and how bytes leave."""

@@ -1,0 +1,1 @@
+"""The API's bodies and events about programs, queries and their traces."""

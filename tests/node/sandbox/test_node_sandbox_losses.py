@@ -1,0 +1,144 @@
+"""A sandbox process that is lost again and again comes back, by itself, however often."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.config import SandboxConfig
+from quire.core.errors import CapacityError, Draining, EngineLost
+from quire.node.sandbox import link as link_module
+from quire.node.sandbox.link import LinkSettings, SandboxLink
+from quire.node.sandbox.losses import Losses, LossLimits
+from quire.node.supervision.health import SandboxState
+from quire.programs.sandbox.wasm import engine as engine_module
+from quire.testing import VirtualClock
+
+
+class Life:
+    """A process that starts at once, or fails to."""
+
+    fails = False
+
+    owes_s = 0.0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.pid = 1
+
+    def silent_s(self) -> float:
+        return self.owes_s
+
+    async def start(self, *_: object, **__: Any) -> None:
+        await asyncio.sleep(0)
+        if self.fails:
+            raise EngineLost("no memory for a process")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def link(clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxLink:
+    monkeypatch.setattr(link_module, "ProcessLife", Life)
+    monkeypatch.setattr(Life, "fails", False)
+    return SandboxLink("0", LinkSettings(SandboxConfig(cache_dir=tmp_path), ()), clock)
+
+
+async def lose(link: SandboxLink, times: int) -> None:
+    for _ in range(times):
+        await link.ready()
+        link._on_lost("it was killed")
+
+
+def test_a_sandbox_without_its_runtime_says_so(
+    clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "find_spec", lambda name: None)
+    health = SandboxLink("0", LinkSettings(SandboxConfig(cache_dir=tmp_path), ()), clock).health()
+    assert health.state is SandboxState.UNAVAILABLE
+    assert "pip install 'quire[sandbox]'" in health.detail
+
+
+async def test_five_losses_within_a_minute_are_a_pause_and_no_end(
+    link: SandboxLink, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert link.health().state is SandboxState.IDLE
+    await lose(link, 5)
+    for _ in range(3):  # whoever asks is told, each time
+        with pytest.raises(CapacityError, match=r"lost 5 times .* again in 5 s"):
+            await link.ready()
+    health = link.health()
+    assert (health.state, health.losses) == (SandboxState.PAUSED, 5)
+    assert "because it was killed" in health.detail
+    clock.advance(5)
+    await link.ready()
+    assert link.health().state is SandboxState.READY
+    assert link.health().detail == ""
+    monkeypatch.setattr(Life, "owes_s", 11.0)
+    assert "no sign of life for 11 s" in link.health().detail
+    await link.close()
+
+
+async def test_the_pause_grows_with_further_losses_and_has_a_bound(
+    link: SandboxLink, clock: VirtualClock
+) -> None:
+    await lose(link, 5)
+    for pause_s in (5, 10, 20, 40):
+        with pytest.raises(CapacityError, match=f"again in {pause_s} s"):
+            await link.ready()
+        clock.advance(pause_s)
+        await lose(link, 1)
+    # old losses are forgotten meanwhile: what is left of the window decides
+    clock.advance(100)
+    await lose(link, 4)
+    await link.ready()
+    assert link.health().losses == 13
+    await link.close()
+
+
+async def test_a_start_that_fails_is_tried_again(
+    link: SandboxLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Life, "fails", True)
+    for _ in range(7):
+        with pytest.raises(EngineLost, match="no memory"):
+            await link.ready()
+    monkeypatch.setattr(Life, "fails", False)
+    await asyncio.gather(*(link.ready() for _ in range(3)))
+    assert link.is_ready
+    await link.close()
+
+
+async def test_who_waits_for_a_start_is_told_of_the_end(
+    link: SandboxLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was cancelled instead would have no answer of ours."""
+    begun = asyncio.Event()
+
+    async def never(self: Life, *_: object, **__: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Life, "start", never)
+    waiting = asyncio.create_task(link.ready())
+    await begun.wait()
+    await link.close()
+    with pytest.raises(Draining, match="is closing"):
+        await waiting
+
+
+def test_losses_that_are_far_apart_are_no_reason_to_pause() -> None:
+    losses = Losses(LossLimits(max_losses=2, window_s=10))
+    for now_s in (0, 11, 22):
+        losses.note(now_s, "it was killed")
+        assert losses.problem(now_s) is None
+    losses.note(30, "it was killed")
+    assert losses.problem(30) is not None

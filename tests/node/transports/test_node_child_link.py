@@ -1,0 +1,71 @@
+"""A process that ends by an error of its own ends when its node has read the error, not before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zmq
+
+from quire.node.transports import child_link
+from quire.node.transports.child_link import Executing, NodeLink, live
+from quire.node.transports.messages import engine_codec, node_codec
+from quire.node.transports.packing import pack
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_behind_its_last_word_a_process_waits_for_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Link:
+        def __init__(self, *_: object) -> None: ...
+
+        def shake_hands(self, token: str) -> None:
+            happened.append(token)
+
+        def rest(self) -> None:
+            happened.append("waits")
+            raise SystemExit(0)  # as the handler of SIGTERM does
+
+        def close(self) -> None:
+            happened.append("closed")
+
+    def serve(*_: Any) -> int:
+        happened.append("last word")
+        return 5
+
+    monkeypatch.setattr(child_link, "NodeLink", Link)
+    lifeline: Any = SimpleNamespace(answer=lambda busy_s: None)
+    order: Any = SimpleNamespace(endpoint="", token="greets")
+    assert live(order, lifeline, node_codec(), engine_codec(), serve) == 5
+    assert happened == ["greets", "last word", "waits", "closed"]
+
+
+def test_the_wait_ends_by_sigterm_and_by_no_message() -> None:
+    context = zmq.Context()
+    node = context.socket(zmq.PAIR)
+    endpoint = f"tcp://127.0.0.1:{node.bind_to_random_port('tcp://127.0.0.1')}"
+    link: NodeLink[Any] = NodeLink(endpoint, node_codec(), engine_codec())
+    signal.signal(signal.SIGTERM, Executing().on_sigterm)
+    node.send(pack([b"a message that came too late"]))
+    ending = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+    ending.start()
+    with pytest.raises(SystemExit):
+        link.rest()
+    ending.join()
+    assert not link.has_message
+    assert signal.set_wakeup_fd(-1) == -1
+    link.close()
+    node.close()
+    context.term()
