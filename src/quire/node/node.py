@@ -28,8 +28,9 @@ from quire.node.models import ModelFiles, read_model_files
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts, Surroundings
 from quire.node.programs.handle import ProgramHandle
-from quire.node.programs.records import ProgramLaunch, ProgramRecord, RandomNames
+from quire.node.programs.records import ProgramLaunch, ProgramRecord
 from quire.node.programs.uploads import UploadRecord
+from quire.node.public_ids import RandomNames
 from quire.node.reports import NodeReports
 from quire.node.sandbox.link import SANDBOX_COMMAND
 from quire.node.sessions.conversations import ConversationTurn

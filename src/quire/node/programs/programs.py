@@ -22,11 +22,11 @@ from quire.node.programs.handle import ProgramHandle
 from quire.node.programs.records import (
     ProgramLaunch,
     ProgramLimits,
-    RandomNames,
 )
 from quire.node.programs.restarting.handing_over import Origin
 from quire.node.programs.restarting.record_feed import RecordFeed
 from quire.node.programs.restarting.restarts import Restarts
+from quire.node.public_ids import RandomNames
 from quire.programs.runtime.running import RunningProgram
 
 

@@ -25,7 +25,7 @@ from quire.node.control.program_start import ProgramStart
 from quire.node.encoders.asking import OnBehalf
 from quire.node.encoders.service import EncoderService
 from quire.node.loops import call_on
-from quire.node.programs.records import public_id
+from quire.node.public_ids import public_id
 from quire.node.sessions.calls import BuiltIn, SessionCall, WorkCall
 from quire.node.sessions.conversations import ConversationIndex, ConversationTurn
 from quire.node.sessions.kept_pages import KeptPages
