@@ -11,7 +11,7 @@ from quire.cli.commands import SUBCOMMANDS
 from quire.cli.options.foreign import _ADVICE, refuse_foreign
 from quire.core.errors import InvalidArgument
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 

@@ -22,7 +22,7 @@ from quire.cli.workflow.inputs import query_inputs, texts_of_schema
 from quire.cli.workflow.running import QueryProgress, finish
 from quire.programs.workflow.applications import APPLICATIONS
 
-ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[2] / "examples/workflows"))
+ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[3] / "examples/workflows"))
 MINE = """
 from quire.programs.workflow import App, Engine, Node
 
@@ -39,7 +39,7 @@ def made():
 """
 SEARCH = "search-generation"
 PIPELINES = "+".join(
-    str(Path(__file__).parents[1] / "programs/workflow/pipelines" / name)
+    str(Path(__file__).parents[2] / "programs/workflow/pipelines" / name)
     for name in ("index.yaml", "ask.yaml")
 )
 SVG = "{http://www.w3.org/2000/svg}"

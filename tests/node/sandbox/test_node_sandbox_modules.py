@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-SDK = Path(__file__).parents[2] / "sdk" / "c"
+SDK = Path(__file__).parents[3] / "sdk" / "c"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

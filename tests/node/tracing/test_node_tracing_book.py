@@ -103,7 +103,7 @@ def test_the_node_keeps_the_latest_of_all_programs_together() -> None:
 
 
 def test_what_is_kept_is_what_the_reference_promises() -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "http.md"
     promised = " ".join(page.read_text(encoding="utf-8").split())
     limits = TraceLimits()
     assert (

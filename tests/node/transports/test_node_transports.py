@@ -27,7 +27,7 @@ from quire.node.transports import InProcessTransport, ZeroMQTransport
 from quire.node.transports.child import LifeLimits
 from quire.testing import FakeEngine, fake_pool
 
-CHILD = Path(__file__).with_name("engine_child.py")
+CHILD = Path(__file__).parents[1] / "engine_child.py"
 CONFIG = EngineConfig(source="fake", name=ModelId("fake"), page_size=4)
 
 
