@@ -47,7 +47,7 @@ test-compiled: compiled ## control's tests and some of the node's and the simula
 
 test-clients: install-dev .venv-clients/installed.stamp ## agent frameworks and MCP's own server, which need other versions, in an environment of their own
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/server/test_server_agent_frameworks.py \
-		tests/programs/api/test_api_mcp.py tests/node/mcp/test_node_mcp_programs.py \
+		tests/programs/api/test_api_mcp.py tests/node/test_node_mcp_programs.py \
 		tests/node/test_node_workflow_tools.py
 
 .venv-clients/installed.stamp: requirements-clients.lock

@@ -215,7 +215,7 @@ def test_an_error_message_names_only_options_that_exist() -> None:
     named = {one.name for program in LIBRARY.values() for one in program.parameters}
     known = options() | {f"--{name.replace('_', '-')}" for name in named}
     for path in (ROOT / "src" / "quire").rglob("*.py"):
-        if path.name == "foreign_options.py":
+        if path.name == "foreign.py":
             continue  # it has those of other servers
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]\b", path.read_text("utf-8")):
             assert option in known | OF_OTHERS, f"{path.name} names {option}"

@@ -264,7 +264,7 @@ GROUPS = (
         "api",
         ("programs/api/*.py",),
         (
-            "node/mcp/test_node_mcp.py",
+            "node/test_node_mcp.py",
             "node/sessions/test_node_ports.py",
             "node/programs/test_node_programs.py",
             "node/programs/test_node_services.py",

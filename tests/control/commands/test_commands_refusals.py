@@ -361,7 +361,7 @@ def test_a_failing_row_ends_its_command_and_its_writes_are_undone() -> None:
     world.program(1)
     world.program(2)
     world.do(1, world.alloc([0]), world.alloc_embeds([0]), world.embed([0], [5]))
-    step = world.engine._next_step
+    step = world.engine._next_message
     world.engine.fail_row(step, "forward", 0, InvalidArgument("injected"))
     (bad,) = world.do(1, world.forward([], [0], [0], [0]))
     assert bad.error is not None
@@ -369,7 +369,7 @@ def test_a_failing_row_ends_its_command_and_its_writes_are_undone() -> None:
     reset(world)
     (again,) = world.do(1, world.decode([0], [1, 2], 2, context=[]))
     assert again.tokens == alone([1, 2], 2), "the page is empty again"
-    step = world.engine._next_step
+    step = world.engine._next_message
     world.engine.fail_row(step, "forward", 0, InvalidArgument("injected"))
     bad = world.do(2, world.alloc([0, 1]), world.decode([0, 1], [1, 2, 3, 4, 5], 3))[1]
     assert bad.error is not None

@@ -45,7 +45,7 @@ class Calls:
     def __init__(self) -> None:
         self.put: list[bytes] = []
 
-    async def call(self, name: str, **given: Any) -> Any:
+    async def ask(self, name: str, **given: Any) -> Any:
         if name == "encoders.embed":
             values = struct.pack(
                 f"<{2 * len(given['texts'])}f", *sum(map(_row, given["texts"]), ())
@@ -205,7 +205,7 @@ async def test_a_query_sends_no_more_texts_at_once_than_its_tenant_may_have_wait
     in_flight, most = 0, 0
 
     class Slow(Calls):
-        async def call(self, name: str, **given: Any) -> Any:
+        async def ask(self, name: str, **given: Any) -> Any:
             nonlocal in_flight, most
             num = len(given["texts"])
             in_flight += num if name == "encoders.embed" else 0
@@ -213,7 +213,7 @@ async def test_a_query_sends_no_more_texts_at_once_than_its_tenant_may_have_wait
             for _ in range(3):
                 await asyncio.sleep(0)
             in_flight -= num if name == "encoders.embed" else 0
-            return await super().call(name, **given)
+            return await super().ask(name, **given)
 
     calls = Slow()
     texts = ["a" * (number + 1) for number in range(23)]

@@ -30,8 +30,8 @@ pytestmark = [
 ]
 
 OTHER = TenantId("other")
-SMALL = Path(__file__).parents[1] / "mcp_stdio_server.py"
-REAL = Path(__file__).parents[2] / "programs" / "mcp_real_server.py"
+SMALL = Path(__file__).parent / "mcp_stdio_server.py"
+REAL = Path(__file__).parents[1] / "programs" / "mcp_real_server.py"
 REAL_PYTHON = os.environ.get("QUIRE_TEST_MCP_PYTHON", sys.executable)
 """A Python that has the official package; this one by default."""
 

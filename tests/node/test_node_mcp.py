@@ -32,7 +32,7 @@ from quire.node.mcp.process import McpProcess
 from quire.node.mcp.servers import START_WINDOW_S, McpServers
 from quire.simulation.clock import VirtualClock
 
-SERVER = Path(__file__).parents[1] / "mcp_stdio_server.py"
+SERVER = Path(__file__).parent / "mcp_stdio_server.py"
 ALICE, BOB = TenantId("alice"), TenantId("bob")
 
 Make = Callable[..., McpServers]
