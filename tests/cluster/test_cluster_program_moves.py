@@ -89,6 +89,10 @@ def nodes() -> Iterator[list[RealNode]]:
         yield nodes
 
 
+NUM_TRIES = 30
+"""Of programs that may end before they can be moved."""
+
+
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("interview", "leads", "reads", "recites", "stays"):
@@ -456,7 +460,7 @@ async def test_a_child_that_has_to_stay_is_named(nodes: list[RealNode]) -> None:
 async def test_a_program_of_the_library_gives_the_answer_that_it_would_have_given(
     nodes: list[RealNode], name: str, args: tuple[str, ...]
 ) -> None:
-    """It is sent to and fro twice."""
+    """It is sent to and fro twice. On a fast machine it may end before it is: then another is."""
     async with world(nodes=nodes) as w:
 
         async def ended(program: str) -> Any:
@@ -465,16 +469,19 @@ async def test_a_program_of_the_library_gives_the_answer_that_it_would_have_give
             assert told[-1]["program"]["state"] == "finished", told[-1]
             return told[-1]["program"]["result"]
 
-        undisturbed, at = await launched(w, name, *args)
+        undisturbed, _ = await launched(w, name, *args)
         expected = await ended(undisturbed)
-        program, at = await launched(w, name, *args)
         num_moved = 0
-        for _ in range(2):
-            left = await drain(w, at)
-            stays = left["programs_that_stay"].values()
-            assert all(reason.endswith("it ends here") for reason in stays), stays
-            num_moved += left["num_programs_moved"]
-            found = await w.http.get(f"/v1/programs/{program}")
-            at = found.headers["x-quire-node"]
-        assert await ended(program) == expected
-        assert num_moved, "it has moved"
+        for _ in range(NUM_TRIES):
+            program, at = await launched(w, name, *args)
+            for _ in range(2):
+                left = await drain(w, at)
+                stays = left["programs_that_stay"].values()
+                assert all(reason.endswith("it ends here") for reason in stays), stays
+                num_moved += left["num_programs_moved"]
+                found = await w.http.get(f"/v1/programs/{program}")
+                at = found.headers["x-quire-node"]
+            assert await ended(program) == expected
+            if num_moved:
+                return
+        pytest.fail(f"none of {NUM_TRIES} programs has moved")
