@@ -20,7 +20,9 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 COMPILED := QUIRE_COMPILED=1 QUIRE_COMPILED_DIR=$(CURDIR)/build/compiled
 COMPILED_TESTS := tests/control tests/testing \
-	$(addprefix tests/node/test_node_,control_thread.py node.py programs.py recorder.py sessions.py) \
+	tests/node/test_node_node.py tests/node/programs/test_node_programs.py \
+	tests/node/sessions/test_node_sessions.py \
+	$(addprefix tests/node/control/test_node_,control_thread.py recorder.py) \
 	$(addprefix tests/simulation/test_simulation_,forms.py light_engine.py simulation.py trial.py)
 BENCH_ARGS ?=
 CHAOS_S ?= 3600
