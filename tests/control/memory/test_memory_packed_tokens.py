@@ -11,9 +11,10 @@ from hypothesis import given, settings
 
 from quire.control.memory.packed_tokens import (
     TOKEN_BYTES,
+    int_array,
     least_and_most,
     pack_tokens,
-    prompt_text,
+    packed_prompt,
     token_array,
     unpack_tokens,
 )
@@ -30,16 +31,16 @@ def test_bytes_are_the_list(prompt: list[int], cut: int) -> None:
     assert least_and_most(packed) == (min(prompt), max(prompt))
     sent = token_array(packed)
     assert sent.dtype == np.int32
-    assert sent.tolist() == prompt
+    assert sent.tolist() == int_array(prompt).tolist() == prompt
 
 
-def test_a_text_is_that_of_this_very_list() -> None:
+def test_a_packed_prompt_is_that_of_this_very_list() -> None:
     prompt = [1, 2, 3]
-    text = prompt_text(prompt)
-    assert text is not None
-    assert text.tokens is prompt
+    packed = packed_prompt(prompt)
+    assert packed is not None
+    assert packed.tokens is prompt
 
 
 @pytest.mark.parametrize("token", [None, 1.5, "1", 1 << 63, -(1 << 63) - 1])
-def test_what_is_no_token_makes_no_text(token: Any) -> None:
-    assert prompt_text([1, token]) is None
+def test_what_is_no_token_is_not_packed(token: Any) -> None:
+    assert packed_prompt([1, token]) is None

@@ -1,5 +1,5 @@
-"""The options of ``quire workflow``, as groups, and the refusal of options that
-an action does not read."""
+"""The options of ``quire workflow``, as groups, and the refusal of options that an action does not
+read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class InputOptions:
         typer.Option(
             "--input",
             metavar="NAME=VALUE",
-            help="Another input of the workflow: text, or JSON where it is none. Repeatable.",
+            help="Another input of the workflow: as it is for an input that is text, else "
+            "JSON. Repeatable.",
         ),
     ] = None
     settings: Annotated[

@@ -53,12 +53,12 @@ def distinct(what: str, values: Collection[Hashable]) -> None:
         raise InvalidArgument(f"{what} are named twice: name each once")
 
 
-def check_tokens(tokens: list[int], info: EngineInfo, text: PackedPrompt | None = None) -> None:
-    """Raise ``InvalidArgument`` for a token that the model does not have. ``text``: the tokens
-    packed, if they can be: as bytes, thousands are checked at once."""
+def check_tokens(tokens: list[int], info: EngineInfo, prompt: PackedPrompt | None = None) -> None:
+    """Raise ``InvalidArgument`` for a token that the model does not have. ``prompt``: the
+    tokens packed, if they can be: as bytes, thousands are checked at once."""
     vocab_size = info.vocab_size
-    if text is not None and len(tokens) >= _MANY_TOKENS:
-        least, most = least_and_most(text.packed)
+    if prompt is not None and len(tokens) >= _MANY_TOKENS:
+        least, most = least_and_most(prompt.packed)
         if least >= 0 and most < vocab_size:
             return
     bad = [token for token in tokens if not 0 <= token < vocab_size]

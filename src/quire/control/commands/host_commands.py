@@ -294,7 +294,7 @@ class HostCommands:
         contents = memory.index.match(
             entry.program.tenant,
             None,
-            entry.queue.take_text(command.tokens).packed,
+            entry.queue.take_packed(command.tokens),
             max_pages,
             adapter,
         )

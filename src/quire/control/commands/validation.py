@@ -237,9 +237,9 @@ class Validator:
     def _prompt(
         self, command: c.Command, tokens: list[int], queue: CommandQueue, info: EngineInfo
     ) -> None:
-        text = queue.text_of(tokens)
-        check_tokens(tokens, info, text)
-        if text is None:
+        prompt = queue.pack(tokens)
+        check_tokens(tokens, info, prompt)
+        if prompt is None:
             self._types.check(command)
 
     def _forward(self, command: c.Forward, queue: CommandQueue, info: EngineInfo) -> None:

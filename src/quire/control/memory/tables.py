@@ -14,7 +14,7 @@ from struct import pack
 import numpy as np
 
 from quire.control.memory.operations import OperationList
-from quire.control.memory.packed_tokens import pack_tokens, token_array
+from quire.control.memory.packed_tokens import int_array
 from quire.core.batch import WriteTable
 from quire.core.ids import BlockId, TableId
 
@@ -72,7 +72,7 @@ class ResidentTable:
             WriteTable(
                 table=self.id,
                 start=start,
-                blocks=token_array(pack_tokens(blocks)),
+                blocks=int_array(blocks),
                 visible=np.frombuffer(bytearray(pack(f"{len(visible)}Q", *visible)), np.uint64),
             )
         )

@@ -207,11 +207,11 @@ def cached_tokens(placing: PlacementRequest, engines: Sequence[EngineState]) -> 
     root = first.memory.index.root_key(placing.queue.program.tenant, adapter)
     size = first.page_size
     num_pages = len(placing.prompt) // size
-    text = placing.queue.text_of(placing.prompt) if num_pages else None
-    if text is None:
+    prompt = placing.queue.pack(placing.prompt) if num_pages else None
+    if prompt is None:
         return {}
-    known = placing.keys = PromptKeys(text.packed, root)
-    known.keys.append(packed_page_key(root, text.packed[: size * TOKEN_BYTES]))
+    known = placing.keys = PromptKeys(prompt.packed, root)
+    known.keys.append(packed_page_key(root, prompt.packed[: size * TOKEN_BYTES]))
     holders = first.memory.heads.holders(known.keys[0])
     if not holders:
         return {}

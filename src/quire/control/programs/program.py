@@ -13,7 +13,7 @@ from typing import Literal
 
 from quire.control.memory.content import PromptKeys
 from quire.control.memory.embeds import HeldEmbed
-from quire.control.memory.packed_tokens import PackedPrompt, prompt_text
+from quire.control.memory.packed_tokens import PackedPrompt, packed_prompt
 from quire.control.memory.pages import Page
 from quire.control.programs.accounts import Account
 from quire.control.programs.failures import Failures
@@ -140,8 +140,8 @@ class CommandQueue:
     step of the program's graph that newly issued commands serve. ``entries[:num_started]`` have
     begun; the rest wait, in order. ``poison`` is the failed command. ``orphans`` are pages and
     embeds whose dealloc failed behind it: they are freed at reset or close. ``prompt_keys``: keys
-    of the prompt of its first decode, until that begins. ``prompt_text``: the prompt that was
-    packed last, until its command begins.
+    of the prompt of its first decode, until that begins. ``packed``: the prompt that was packed
+    last, until its command begins.
     """
 
     __slots__ = (
@@ -151,6 +151,7 @@ class CommandQueue:
         "model",
         "num_started",
         "orphans",
+        "packed",
         "pages",
         "place",
         "placed_on",
@@ -158,7 +159,6 @@ class CommandQueue:
         "priority",
         "program",
         "prompt_keys",
-        "prompt_text",
         "serial",
         "thread",
         "token_slots",
@@ -190,7 +190,7 @@ class CommandQueue:
         self.token_slots: set[TokenSlotId] = set()
         self.orphans: dict[Page | HeldEmbed, None] = {}
         self.prompt_keys: PromptKeys | None = None
-        self.prompt_text: PackedPrompt | None = None
+        self.packed: PackedPrompt | None = None
 
     @property
     def engine(self) -> EngineId:
@@ -198,19 +198,19 @@ class CommandQueue:
         assert self.placed_on is not None, "the first command of a queue places it"
         return self.placed_on
 
-    def text_of(self, tokens: list[int]) -> PackedPrompt | None:
-        """A prompt as text, packed once for all that look at it; None if something in ``tokens``
-        is no token."""
-        if self.prompt_text is None or self.prompt_text.tokens is not tokens:
-            self.prompt_text = prompt_text(tokens)
-        return self.prompt_text
+    def pack(self, tokens: list[int]) -> PackedPrompt | None:
+        """Pack a prompt, once for all that look at it; None if something in ``tokens`` is no
+        token."""
+        if self.packed is None or self.packed.tokens is not tokens:
+            self.packed = packed_prompt(tokens)
+        return self.packed
 
-    def take_text(self, tokens: list[int]) -> PackedPrompt:
-        """The text of a prompt that was checked, which begins."""
-        text = self.text_of(tokens)
-        assert text is not None, "tokens are checked when their command is issued"
-        self.prompt_text = None
-        return text
+    def take_packed(self, tokens: list[int]) -> bytes:
+        """Return the packed prompt of a command that begins, and forget it."""
+        found = self.pack(tokens)
+        assert found is not None, "tokens are checked when their command is issued"
+        self.packed = None
+        return found.packed
 
     @property
     def is_spare(self) -> bool:

@@ -21,7 +21,7 @@ from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.memory.content import Content
 from quire.control.memory.leases import Lease, LeaseTable
-from quire.control.memory.packed_tokens import pack_tokens, token_array
+from quire.control.memory.packed_tokens import int_array, pack_tokens
 from quire.control.memory.pages import Page
 from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
@@ -174,7 +174,7 @@ class ExchangeScheduler:
             OpenReceive(
                 lease=lease.name.number,
                 key=lease.name.key,
-                slots=token_array(pack_tokens(slots)),
+                slots=int_array(slots),
             )
         )
 
@@ -206,7 +206,7 @@ class ExchangeScheduler:
         engine.operations.add(
             SendSlots(
                 send=engine.num_sends,
-                slots=token_array(pack_tokens(slots)),
+                slots=int_array(slots),
                 target=command.target,
             )
         )

@@ -44,8 +44,8 @@ class HttpChannel:
         return name
 
     async def close(self) -> None:
-        """End the session. Servers may refuse the request (status 405), or have gone, as the error
-        says that is perhaps being raised now; that is ignored."""
+        """End the session. That a server refuses the request (status 405), or is gone, is
+        ignored: the session is over, and no earlier error may be hidden."""
         if "mcp-session-id" in self._headers:
             with suppress(ProgramError):
                 async with self._request("DELETE", self._url, None, self._headers):

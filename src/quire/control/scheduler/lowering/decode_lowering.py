@@ -103,7 +103,7 @@ class DecodeLowering:
         left = self._engine.info.max_model_len - command.position - count
         max_tokens = min(command.stop.max_tokens, room + 1, left + 1)
         sampler = self._seeds.fill(command.sampler)
-        packed = entry.queue.take_text(command.tokens).packed
+        packed = entry.queue.take_packed(command.tokens)
         return DecodeRun(entry, command, packed, context, cursor, sampler, max_tokens)
 
     def begin_again(self, run: DecodeRun) -> None:

@@ -73,6 +73,6 @@ class SharedPrefixes:
         index = self._engine.memory.index
         root = index.root_key(entry.program.tenant, adapter)
         first = root if chain.parent is None else chain.parent.key
-        text = entry.queue.text_of(command.tokens)
-        assert text is not None, "tokens are checked when their command is issued"
-        return index.keys(first, text.packed[:-TOKEN_BYTES])
+        prompt = entry.queue.pack(command.tokens)
+        assert prompt is not None, "tokens are checked when their command is issued"
+        return index.keys(first, prompt.packed[:-TOKEN_BYTES])
