@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +27,9 @@ from quire.cluster.deployment.process import (
 )
 from quire.cluster.deployment.running import ProcessIdentity, boot_id, wait_ended
 from quire.core.errors import QuireError
-from quire.core.interfaces import ProgramClock
+
+if TYPE_CHECKING:  # the module has the engines' arrays too, which 'quire status' need not import
+    from quire.core.interfaces import ProgramClock
 
 logger = logging.getLogger(__name__)
 
