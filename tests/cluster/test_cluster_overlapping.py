@@ -21,10 +21,11 @@ class Call:
 
     def __init__(self) -> None:
         self.result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self.has_begun = self.was_cancelled = False
+        self.has_begun = asyncio.Event()
+        self.was_cancelled = False
 
     async def __call__(self) -> object:
-        self.has_begun = True
+        self.has_begun.set()
         try:
             return await self.result
         except asyncio.CancelledError:
@@ -47,8 +48,8 @@ class Both:
         )
 
     async def begun(self) -> None:
-        while not (self.send.has_begun and self.answer.has_begun):
-            await asyncio.sleep(0)
+        for call in (self.send, self.answer):
+            await call.has_begun.wait()
 
 
 async def turns(num: int = 5) -> None:
