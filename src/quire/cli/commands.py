@@ -118,7 +118,7 @@ PANELS = {
     ),
     "Work with a cluster": (
         Subcommand(
-            "up", "cluster", "Start a cluster, or change a running one to what its file says."
+            "up", "cluster_up", "Start a cluster, or change a running one to what its file says."
         ),
         Subcommand(
             "status",
