@@ -32,7 +32,7 @@ StateDir = Annotated[
     typer.Option(
         envvar="QUIRE_STATE_DIR",
         show_default="~/.local/state/quire",
-        help="Where clusters keep their keys, logs, and what they know of their processes.",
+        help="Directory of the clusters' keys, logs and process records.",
     ),
 ]
 
@@ -59,15 +59,15 @@ class _Progress:
 def up(
     file: File = Path("cluster.yaml"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print the steps without running them.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Start a cluster, or change a running one to what its file says.
+    """Start the cluster that a file describes, or change a running one after an edit of the file.
 
-    Nodes are replaced one at a time: each is drained, and the next one waits until it is ready.
-    Routers learn of new nodes before old ones go. Done again without a change, it does nothing;
-    after a loss of Ray it starts Ray again, and finds the processes that went on.
+    Nodes are replaced one at a time: each is drained, and the next one waits until the new node is
+    ready. Routers get new nodes before old ones end. Without a change in the file the command does
+    nothing. After a loss of Ray it starts Ray again and finds the processes that still run.
 
     Needs the extra 'ray': pip install 'quire[ray]'.
 
@@ -101,16 +101,16 @@ def up(
 
 def status(
     file: File = Path("cluster.yaml"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Refresh the table until Ctrl-C.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Show the processes of a cluster: where they run, since when, how often they were started
-    again, and how busy the nodes are.
+    """Show the processes of a cluster: machine, start time, number of restarts, and how busy the
+    nodes are.
 
-    Ends with status 1 unless everything is ready and kept.
+    Ends with status 1 unless every process is ready and has its keeper.
 
     Examples:
 
@@ -143,7 +143,7 @@ def status(
 def down(file: File = Path("cluster.yaml"), state_dir: StateDir = None) -> None:
     """End a cluster: drain and end its processes, routers first, then its Ray; remove its files.
 
-    Ends processes of the cluster that nothing keeps any more, too, and nothing else.
+    Also ends processes of the cluster that have lost their keeper. Ends nothing else.
 
     Examples:
 
