@@ -34,7 +34,7 @@ StateDir = Annotated[
     typer.Option(
         envvar="QUIRE_STATE_DIR",
         show_default="~/.local/state/quire",
-        help="Where clusters keep their keys, logs, and what they know of their processes.",
+        help="Directory of the clusters' keys, logs and process records.",
     ),
 ]
 
@@ -60,16 +60,16 @@ class Progress:
 
 def status(
     file: File = Path("cluster.yaml"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Refresh the table until Ctrl-C.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Show the processes of a cluster: where they run, since when, how often they were started
-    again, and how busy the nodes are.
+    """Show the processes of a cluster: machine, start time, number of restarts, and how busy the
+    nodes are.
 
-    Ends with status 1 unless everything is ready and kept.
+    Ends with status 1 unless every process is ready and has its keeper.
 
     Examples:
 
@@ -102,7 +102,7 @@ def status(
 def down(file: File = Path("cluster.yaml"), state_dir: StateDir = None) -> None:
     """End a cluster: drain and end its processes, routers first, then its Ray; remove its files.
 
-    Ends processes of the cluster that nothing keeps any more, too, and nothing else.
+    Also ends processes of the cluster that have lost their keeper. Ends nothing else.
 
     Examples:
 

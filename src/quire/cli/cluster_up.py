@@ -15,15 +15,15 @@ from quire.cli.console import escaped, output
 def up(
     file: File = Path("cluster.yaml"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print the steps without running them.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Start a cluster, or change a running one to what its file says.
+    """Start the cluster that a file describes, or change a running one after an edit of the file.
 
-    Nodes are replaced one at a time: each is drained, and the next one waits until it is ready.
-    Routers learn of new nodes before old ones go. Done again without a change, it does nothing;
-    after a loss of Ray it starts Ray again, and finds the processes that went on.
+    Nodes are replaced one at a time: each is drained, and the next one waits until the new node is
+    ready. Routers get new nodes before old ones end. Without a change in the file the command does
+    nothing. After a loss of Ray it starts Ray again and finds the processes that still run.
 
     Needs the extra 'ray': pip install 'quire[ray]'.
 
