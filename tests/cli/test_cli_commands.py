@@ -50,6 +50,11 @@ def test_the_overview_has_the_first_sentence_of_each_command(one: Subcommand) ->
     assert " ".join(text.partition("\n\n")[0].split()) == one.summary
 
 
+@pytest.mark.parametrize("one", SUBCOMMANDS.values(), ids=lambda one: one.name)
+def test_the_help_says_what_each_argument_and_option_is_for(one: Subcommand) -> None:
+    assert [param.name for param in one.load().params if not getattr(param, "help", "")] == []
+
+
 def test_the_overview_and_the_version_import_no_command() -> None:
     found = imported(["--help"], ["--version"])
     assert not found & (OF_SERVERS | OF_ENGINES)

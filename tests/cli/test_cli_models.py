@@ -38,6 +38,16 @@ def test_the_shipped_model_and_named_directories(
     assert other == [tmp_path.name, "qwen3", "28", "64", "40960", "3", "MiB", "model"]
 
 
+def test_what_a_configuration_does_not_say_is_a_question_mark(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """And not the number or the word that Python has for nothing."""
+    (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}', encoding="utf-8")
+    ran = invoke(capsys, "models", str(tmp_path))
+    (line,) = (line for line in ran.out.splitlines() if line.split()[:1] == [tmp_path.name])
+    assert line.split()[1:5] == ["unheard_of", "?", "?", "?"]
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "served", "part"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -428,7 +429,9 @@ async def test_a_request_whose_program_is_ended_again_and_again_has_failed(
     assert (batch.status, batch.request_counts.failed) == ("completed", 1)
 
 
-async def test_a_batch_expires_and_says_what_has_not_run(tmp_path: Path) -> None:
+async def test_a_batch_expires_and_says_what_has_not_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     calls = NeverCalls()
     service, files = service_of(tmp_path, calls)
     batch = await service.create(TENANT, stored(files, say("one"), say("two")))
@@ -445,6 +448,7 @@ async def test_a_batch_expires_and_says_what_has_not_run(tmp_path: Path) -> None
     reasons = [json.loads(one)["error"]["code"] for one in content.splitlines()]
     assert reasons == ["batch_expired"] * 2
     assert found.request_counts.failed == 2
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
 async def test_a_cancelled_batch_is_cancelled_after_a_stop_in_between(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_reader_gets_what_has_changed_and_nothing_else(http: httpx.Client) -> 
     assert later["engines"][0]["state"] == "ready"
 
 
-@pytest.mark.parametrize("since", ["-", "7", "x-1", "1-", "1--2", "1-" + "9" * 20])
+@pytest.mark.parametrize("since", ["-", "7", "x-1", "1-", "1--2", "1-" + "9" * 16])
 def test_a_number_that_was_never_given_out_is_refused(http: httpx.Client, since: str) -> None:
     refused = http.get("/v1/programs/changes", params={"since": since})
     assert refused.status_code == 400

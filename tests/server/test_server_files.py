@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import running_server
@@ -23,6 +24,7 @@ from quire.core.errors import (
 from quire.core.ids import TenantId
 from quire.server.files.multipart import MAX_PARTS, MultipartReader, PartStarted
 from quire.server.files.store import FileLimits, FileRecord, FileStore
+from quire.server.routes.files import router
 
 A, B = TenantId("a"), TenantId("b")
 
@@ -191,3 +193,9 @@ def test_a_directory_that_cannot_be_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="--data-dir"):
         Store(tmp_path / "file" / "below").put(b"x")
+
+
+def test_the_description_of_a_files_content_says_that_it_is_bytes() -> None:
+    (route,) = (one for one in router.routes if getattr(one, "name", "") == "get_content")
+    assert isinstance(route, APIRoute)
+    assert list(route.responses[200]["content"]) == ["application/octet-stream"]

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from quire.control import EngineIndex, IndexPlace
 from quire.control.memory.index_journal import IndexChanges
+from quire.core.config import ServerConfig
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import EngineId, ModelId
 from quire.server.answers.event_stream import HEARTBEAT
 from quire.server.microserving.index_event import IndexEvent
 from quire.server.microserving.live_index import (
     HEARTBEAT_S,
+    IndexStream,
     LiveIndex,
     index_events,
 )
+from quire.server.routes import microserving as routes
 
 ENGINE = EngineId("e")
 
@@ -90,3 +95,19 @@ def test_readers_are_limited() -> None:
         live.enter()
     live.leave()
     live.enter()
+
+
+def test_who_does_not_read_the_index_is_waited_for_as_long_as_the_node_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A router that stands still would hold its reader's place for ever."""
+    context = SimpleNamespace(
+        index=LiveIndex(lambda known: (), lambda: True),
+        config=ServerConfig(write_timeout_s=7.0),
+    )
+    monkeypatch.setattr(routes, "exchanges_of", lambda request: None)
+    monkeypatch.setattr(routes, "context_of", lambda request: context)
+    request: Any = None
+    stream = asyncio.run(routes.index(request))
+    assert isinstance(stream, IndexStream)
+    assert stream._writes._limit_s == 7.0

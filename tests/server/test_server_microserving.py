@@ -110,7 +110,8 @@ def test_a_prompt_of_one_token_needs_nothing_from_elsewhere(run: Callable[[Calls
         ready = await receiver.prep_recv([99], -1)
         assert (ready["end"], ready["num_tokens"]) == (0, 0)
         sent = await sender.remote_send([99], ready["kv_addr_info"], 0, -1)
-        assert sent["num_tokens"] == 0
+        nothing = {"num_tokens": 0, "num_bytes": 0, "elapsed_s": 0.0}
+        assert {field: sent[field] for field in nothing} == nothing
         told = await generated(receiver, [99], 0, ready["kv_addr_info"])
         assert told == await generated(sender, [99])
 

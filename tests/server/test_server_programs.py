@@ -106,9 +106,11 @@ def test_a_workflow_is_launched_by_its_name(http: httpx.Client) -> None:
 
 
 def test_a_library_program_runs_to_its_result(http: httpx.Client, server: RunningServer) -> None:
-    launched = launch(http, program="text_completion", args=["say done"], client_id="mine")
+    fields = {"client_id": "mine", "priority": 3}
+    launched = launch(http, program="text_completion", args=["say done"], **fields)
     assert launched["id"].startswith("prog-")
-    assert (launched["name"], launched["client_id"]) == ("text_completion", "mine")
+    assert launched["name"] == "text_completion"
+    assert {field: launched[field] for field in fields} == fields
     with attached(server, launched["id"]) as socket:
         *_, last = (json.loads(frame) for frame in socket)
     assert last["type"] == "ended"

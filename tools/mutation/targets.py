@@ -357,10 +357,7 @@ GROUPS = (
             "programs/sandbox/wasm/*.py",
         ),
         ("programs/sandbox/**/test_*.py",),
-        without=(
-            "programs/sandbox/host/test_sandbox_templates.py",
-            "programs/sandbox/python/test_sandbox_python_guests.py",
-        ),
+        without=("programs/sandbox/python/test_sandbox_python_guests.py",),
         own_sample=40,
     ),
     Group(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -12,8 +13,9 @@ from cli_invoke import invoke
 from rich.console import Console
 
 from quire.cli.client import NodeClient
+from quire.cli.top import command
 from quire.cli.top.keys import keys_of
-from quire.cli.top.screen import screen, state_of
+from quire.cli.top.screen import screen, seconds, state_of
 from quire.cli.top.state import (
     BACKSPACE,
     DOWN,
@@ -314,6 +316,14 @@ def test_eighty_columns_hold_every_line_without_colour() -> None:
     assert "\x1b" not in "".join(shown)
 
 
+@pytest.mark.parametrize(
+    ("amount_s", "shown"),
+    [(0.0, "0.00"), (0.124, "0.12"), (1.5, "1.5"), (4.26, "4.3"), (99.4, "99.4"), (812.3, "812")],
+)
+def test_times_have_the_digits_that_are_significant(amount_s: float, shown: str) -> None:
+    assert seconds(amount_s) == shown
+
+
 def test_a_wide_screen_has_all_columns_and_a_tree_is_indented() -> None:
     child = row(2, parent=1, form="workflow", path_s=4.25, num_host_blocks=6, num_calls=2)
     shown = drawn(snapshot_of(row(1), child), View(is_tree=True), width=140)
@@ -423,6 +433,40 @@ def test_one_look_at_a_real_node_as_json_and_as_a_table(
     assert record["engines"][0]["engine"] in table
     assert "policy" in table
     assert "quit" not in table, "no key is read"
+
+
+class TypedKeys:
+    """A terminal in which one key after another is pressed; each finds what is drawn by then."""
+
+    def __init__(self, keys: str, file: io.StringIO) -> None:
+        self._keys = list(keys)
+        self._file = file
+        self.found: list[str] = []
+
+    def __enter__(self) -> TypedKeys:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+    def read(self, timeout_s: float) -> list[str]:
+        self.found.append(self._file.getvalue())
+        return [self._keys.pop(0)]
+
+
+def test_the_screen_is_drawn_before_each_key_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = io.StringIO()
+    keys = TypedKeys("?q", file)
+    monkeypatch.setattr(command, "TerminalKeys", lambda: keys)
+    monkeypatch.setattr(command, "look", lambda node, known: THREE)
+    console = Console(file=file, width=100, height=30, force_terminal=True, color_system=None)
+    nobody: Any = None
+    command._watch(nobody, View(), console, 3600.0)
+    table, with_help = keys.found
+    assert "policy plas" in table
+    assert len(with_help) > len(table), "the list of keys is drawn over it"
 
 
 def test_what_top_cannot_do_is_refused_with_a_remedy(capsys: Capture) -> None:

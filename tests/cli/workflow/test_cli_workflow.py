@@ -17,8 +17,10 @@ from documents_made import page_of, pdf_of
 from test_cli_run import save_encoder
 
 from quire.cli.exit_codes import EXIT_ERROR
+from quire.cli.options.node_choice import OwnNodeOptions
 from quire.cli.progress_lines import ProgressLines
 from quire.cli.workflow.inputs import query_inputs, texts_of_schema
+from quire.cli.workflow.options import WorkflowNodeOptions
 from quire.cli.workflow.running import QueryProgress, finish
 from quire.programs.workflow.applications import APPLICATIONS
 
@@ -355,3 +357,13 @@ def test_a_workflow_of_a_running_node_tells_what_the_node_lacks(
     assert "no model of kind embedding is served here" in " ".join(ran.err.split())
     listed = invoke(capsys, "workflow", "list", "--url", shipped_server)
     assert "advanced-rag" in listed.out
+
+
+def test_the_node_of_a_run_has_what_its_options_say(tmp_path: Path) -> None:
+    options = WorkflowNodeOptions(
+        own=OwnNodeOptions(), encoder_dtype="float32", vector_store="lance", data_dir=tmp_path
+    )
+    config = options.config(needs_model=True)
+    assert [engine.name for engine in config.engines] == ["quire-reader"]
+    assert (config.data_dir, config.vector_store) == (tmp_path, "lance")
+    assert options.config(needs_model=False).engines == ()

@@ -11,9 +11,15 @@ import pytest
 from quire.core import commands as c
 from quire.core.calls import Call, SetQueuePriority
 from quire.core.decoding import GrammarSpec
-from quire.core.errors import InvalidArgument
+from quire.core.errors import ErrorRecord, InvalidArgument
 from quire.core.ids import CommandId, ModelId, PageId, QueueId
-from quire.programs.sandbox.module.abi import GuestOp, RingCommand, named_bytes
+from quire.programs.sandbox.module.abi import (
+    GuestOp,
+    RingCommand,
+    Status,
+    named_bytes,
+    status_of,
+)
 from quire.programs.sandbox.module.commands import COMMANDS, queue_call, with_adapter
 from quire.programs.sandbox.module.events import reply_event
 from quire.programs.sandbox.module.memory import GuestMemory
@@ -175,3 +181,19 @@ def test_an_adapters_model_runs_with_it() -> None:
     assert changed.adapter == "ada"
     assert with_adapter(changed, "bob") is changed
     assert with_adapter(done, "ada") is done
+
+
+def test_an_errors_status_is_the_number_that_the_reference_gives() -> None:
+    numbers = {
+        "invalid_argument": 1,
+        "unknown_handle": 2,
+        "quota_exceeded": 3,
+        "queue_poisoned": 4,
+        "program_cancelled": 5,
+        "engine_lost": 6,
+        "forbidden": 7,
+        "mailbox_closed": 8,
+        "program_failed": 15,
+    }
+    assert {code: int(status_of(ErrorRecord(code, ""))) for code in numbers} == numbers
+    assert (int(Status.OK), int(Status.TOO_LARGE)) == (0, 9)

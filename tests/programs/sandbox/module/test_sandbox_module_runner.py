@@ -113,3 +113,21 @@ def test_nobody_misses_what_comes_after_the_client_has_gone() -> None:
     runner.begin(LAUNCH, 1.0)
     turn = runner.wake([m.ClientGone(gone), m.Message("go on")], 1.0)
     assert ended(turn).state == "finished"
+
+
+def test_a_send_beyond_the_mailbox_is_answered_when_the_client_has_read() -> None:
+    scripted = ScriptedGuest(sends(3, id=7), [], [END])
+    runner = ModuleRunner(cast(ModuleGuest, scripted), turn_bytes=1 << 20)
+    runner.attach(Answers({}, lambda level, text, fields: None))
+    assert runner.begin(LAUNCH, 1.0).calls == [m.Send("a message")] * 3
+    runner.wake([m.Taken(1)], 1.0)
+    assert told_sends(scripted) == [7], "two are unread, which fill it"
+    runner.wake([m.Taken(2)], 1.0)
+    assert told_sends(scripted) == [8, 9]
+
+
+def told_sends(guest: ScriptedGuest) -> list[int]:
+    """The ids of the sends that are answered in this turn, as the guest finds them in its ring."""
+    memory = guest.memory()
+    found = [abi.EVENT.unpack_from(memory, EVENTS + n * abi.EVENT.size) for n in range(8)]
+    return [event[2] for event in found if event[0] == GuestOp.SEND]

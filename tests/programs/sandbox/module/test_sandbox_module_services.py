@@ -10,6 +10,7 @@ from quire.core.calls import AskService, DropAnswer
 from quire.core.errors import InvalidArgument, ProgramCancelled
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import GuestOp, RingCommand, Status
+from quire.programs.sandbox.module.commands import service_call
 from quire.programs.sandbox.module.memory import GuestMemory
 from quire.programs.sandbox.module.services import ModuleServices
 
@@ -76,3 +77,17 @@ def test_a_call_without_an_answer_waits_for_nothing(services: ModuleServices) ->
     assert ask(services, GET, 0).number == 0
     assert len(services) == 0
     assert services.drop(0) is None
+
+
+@pytest.mark.parametrize("arguments", [b"[1]", b"7", b'{"key":', b'{"key":"\xff"}'])
+def test_arguments_are_a_json_object_and_nothing_else(arguments: bytes) -> None:
+    text = b"store.get" + arguments
+    entry = RingCommand(GuestOp.ASK_SERVICE, 0, 7, len(b"store.get"), 0, 0, 0, 0, len(text))
+    with pytest.raises(InvalidArgument, match=r"ask_service 'store\.get': its arguments are not"):
+        service_call(entry, 1, GuestMemory(memoryview(text)))
+
+
+def test_a_call_without_arguments_has_none() -> None:
+    entry = RingCommand(GuestOp.ASK_SERVICE, 0, 7, 4, 0, 0, 0, 0, 4)
+    call = service_call(entry, 1, GuestMemory(memoryview(b"time")))
+    assert call == AskService(1, "time", {})
