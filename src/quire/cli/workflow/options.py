@@ -155,8 +155,9 @@ class GraphOptions:
     passes: Annotated[
         str | None,
         typer.Option(
-            help="Passes of the optimiser, separated by commas, or none; default: all of "
-            "prune,stages,prefill,pipeline. --speculate adds speculate."
+            help="Passes of the optimiser, separated by commas, or none; default: those of the "
+            "App, which are prune,stages,prefill,pipeline if it names none. --speculate adds "
+            "speculate."
         ),
     ] = None
     svg: Annotated[
@@ -164,15 +165,15 @@ class GraphOptions:
         typer.Option(help="Write the drawing of the graphs to this file; with run, as it ran."),
     ] = None
 
-    def optimiser(self) -> OptPass:
-        """Return the passes of the optimiser.
+    def optimiser(self, own: OptPass) -> OptPass:
+        """Return the passes of the optimiser. ``own``: those of the application.
 
         Raises:
             InvalidArgument: there is no such pass.
         """
         if self.passes is None:
-            return OptPass()
-        return OptPass(
+            return own
+        return own.only(
             [] if self.passes == "none" else [name.strip() for name in self.passes.split(",")]
         )
 
