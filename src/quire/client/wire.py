@@ -21,9 +21,9 @@ from quire.core.errors import (
 )
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-CODE_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
-"""Timeout of requests with code: the first of them builds the node's sandbox, which takes half a
-minute on an idle machine."""
+CODE_TIMEOUT = httpx.Timeout(660.0, connect=5.0)
+"""Timeout of requests with code: the first of them builds the node's sandbox, which takes a minute
+on an idle machine. The node ends each of the two steps after five minutes."""
 FOR_EVER = httpx.Timeout(None, connect=5.0)
 """Timeout of requests that return when a program ends: none."""
 

@@ -11,9 +11,9 @@ import pytest
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.workflow import App, Engine, Graph, Node, Note, OptPass, Rewritten, run_query
-from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.values import QUERY, Ref
 from quire.programs.workflow.query import Query
-from quire.programs.workflow.values import QUERY, Ref
 from quire.testing import LocalNode
 
 

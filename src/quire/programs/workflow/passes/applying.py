@@ -11,9 +11,9 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from quire.core.errors import InvalidArgument, QuireError
-from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.values import Ref, ValueType
 from quire.programs.workflow.passes.note import Note, Pass, Profiles, Rewritten
-from quire.programs.workflow.values import Ref, ValueType
 
 HOW = "return Rewritten(graph) or Rewritten(graph, notes)"
 
