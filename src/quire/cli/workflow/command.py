@@ -111,7 +111,7 @@ def _explain(name: str, options: WorkflowCommandOptions) -> None:
     config = options.asked.config()
     app = use_profiles(find_application(name), read_profiles(options.node.profile or ()))
     query = options.asked.query(texts_of(app))
-    passes = options.graph.optimiser()
+    passes = options.graph.optimiser(app.passes)
     read = asyncio.run(with_document_texts(app, {**example_inputs(app), **query}, config))
     if options.bounds.speculate:
         passes = passes.speculating()
@@ -146,7 +146,7 @@ def _run_here(name: str, options: WorkflowCommandOptions) -> None:
     inputs = _inputs(options, texts_of(app))
     node = options.node.config(app.needs_model)
     use_profiles(app, read_profiles(options.node.profile or (), node.engines, node.encoders))
-    passes, bounds = options.graph.optimiser(), options.bounds.bounds()
+    passes, bounds = options.graph.optimiser(app.passes), options.bounds.bounds()
     query = Query(app, inputs, config, passes=passes, name=kept, log=ShownLog(), **bounds)
     _ask(node, query, inputs, options)
 

@@ -161,8 +161,9 @@ class GraphOptions:
     passes: Annotated[
         str | None,
         typer.Option(
-            help="Passes of the optimiser, separated by commas, or none; default: "
-            "prune,stages,prefill,pipeline. --speculate adds speculate."
+            help="Passes of the optimiser, separated by commas, or none; default: those of the "
+            "App, which are prune,stages,prefill,pipeline if it names none. --speculate adds "
+            "speculate."
         ),
     ] = None
     svg: Annotated[
@@ -170,15 +171,15 @@ class GraphOptions:
         typer.Option(help="Draw the graphs in this file; 'run' adds the measured times."),
     ] = None
 
-    def optimiser(self) -> OptPass:
-        """Return the passes of the optimiser.
+    def optimiser(self, own: OptPass) -> OptPass:
+        """Return the passes of the optimiser. ``own``: those of the application.
 
         Raises:
             InvalidArgument: there is no such pass.
         """
         if self.passes is None:
-            return OptPass()
-        return OptPass(
+            return own
+        return own.only(
             [] if self.passes == "none" else [name.strip() for name in self.passes.split(",")]
         )
 

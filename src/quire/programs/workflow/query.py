@@ -78,7 +78,7 @@ class Query:
         self.log = log or StepLog()
         self._query, self._config = query, config
         if speculate:
-            passes = (passes or OptPass()).speculating()
+            passes = (passes or app.passes).speculating()
         self._passes, self._cache, self._tells = passes, cache, tells
         self._watcher: StepLog | QueryTelling = self.log
 
@@ -98,7 +98,7 @@ class Query:
     @property
     def speculates(self) -> bool:
         """Whether primitives run ahead."""
-        return self._passes is not None and self._passes.speculates
+        return (self._passes or self.app.passes).speculates
 
     @property
     def speculation(self) -> SpeculationFigures:

@@ -88,7 +88,7 @@ class Graph:
             InvalidArgument: an input or configuration that the application does not take, or that
                 gives no graph; a pass of the user that breaks a rule.
         """
-        passes = passes or OptPass()
+        passes = passes or app.passes
         checked = checked_query(app, query)
         configured = app.configured(config)
         sizes = measured(app, checked, configured)

@@ -134,7 +134,7 @@ def workflow(app: App, passes: OptPass | None = None) -> Inferlet:
 
     Graphs of queries of the same shape are built once for the program's lifetime.
     """
-    chosen, cache = passes or OptPass(), GraphCache()
+    chosen, cache = passes or app.passes, GraphCache()
 
     async def main(api: Api, query: Query, config: Config = {}) -> dict[str, Any]:  # noqa: B006
         results = await run_query(api, app, query, config, passes=chosen, cache=cache)

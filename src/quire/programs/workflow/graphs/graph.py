@@ -24,7 +24,7 @@ class PrimitiveGraph:
     types of the query's inputs by name.
 
     Raises:
-        InvalidArgument: the dependencies have a cycle.
+        InvalidArgument: the dependencies have a cycle, or one names a primitive that is not there.
     """
 
     primitives: Mapping[str, Primitive]
@@ -33,12 +33,17 @@ class PrimitiveGraph:
 
     def __post_init__(self) -> None:
         assert self.order is not None
-        for ref in self.results.values():
-            assert ref.from_query or ref.primitive in self.primitives, f"no source of {ref}"
+        for name, ref in self.results.items():
+            if not ref.from_query and ref.primitive not in self.primitives:
+                raise InvalidArgument(
+                    f"the result {name!r} comes from {ref.primitive}, which is not in the graph: "
+                    "keep it, or let the result refer to another primitive"
+                )
 
     @cached_property
     def order(self) -> tuple[str, ...]:
         """The ids, parents before children; of those that may come next, the one added first."""
+        children = self.children  # refuses parents that are not there, which look like a cycle
         places = {one: place for place, one in enumerate(self.primitives)}
         waiting = {one.id: len(one.parents) for one in self.primitives.values()}
         ready = [places[one] for one, num in waiting.items() if not num]
@@ -46,7 +51,7 @@ class PrimitiveGraph:
         names, order = list(places), list[str]()
         while ready:
             order.append(names[heappop(ready)])
-            for child in self.children[order[-1]]:
+            for child in children[order[-1]]:
                 waiting[child] -= 1
                 if not waiting[child]:
                     heappush(ready, places[child])
@@ -64,7 +69,11 @@ class PrimitiveGraph:
         found: dict[str, list[str]] = {one: [] for one in self.primitives}
         for primitive in self.primitives.values():
             for parent in primitive.parents:
-                assert parent in found, f"{primitive.id} waits for {parent}, which is not there"
+                if parent not in found:
+                    raise InvalidArgument(
+                        f"{primitive.id} waits for {parent}, which is not in the graph: keep it, "
+                        "or redirect what needs it"
+                    )
                 found[parent].append(primitive.id)
         return MappingProxyType({one: tuple(ids) for one, ids in found.items()})
 

@@ -17,6 +17,7 @@ from quire.programs.workflow.components import COMPONENTS, Component
 from quire.programs.workflow.engines.engine import Engine, Profile, check_keys
 from quire.programs.workflow.engines.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.graphs.values import LISTS, ValueType, value_type
+from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.template.function_threads import FunctionThreads
 
@@ -87,11 +88,22 @@ class App:
 
         app = App("echo", [Engine("llm")])
         app.update_template([first, second])
+
+    ``passes``: what optimises its queries, unless a query brings its own; by default the standard
+    passes.
     """
 
-    def __init__(self, name: str, engines: Iterable[Engine], description: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        engines: Iterable[Engine],
+        description: str = "",
+        *,
+        passes: OptPass | None = None,
+    ) -> None:
         self.name = name
         self.description = description
+        self.passes = passes or OptPass()
         self.engines: dict[str, Engine] = {}
         for engine in engines:
             if engine.name in self.engines:
