@@ -75,21 +75,16 @@ async def route(request, engines):
     else:
         there = msgspec.structs.replace(address, data_address=relay or address.data_address)
         there = msgspec.structs.replace(received, kv_addr_info=KEYS.seal(there))
-        begin, end, passed = received.matched_len, received.end, asyncio.Event()
+        begin, end = received.matched_len, received.end
 
         async def sending():
             sent = await sender.remote_send(request, there, begin=begin, end=end, prompt=prompt)
             await at("after_remote_send")
-            passed.set()
             return sent
 
-        async def answering():
-            answer = await receiver.start_generate(request, received.end, received=received)
-            await passed.wait()  # the answer may come before the sender's report
-            return answer
-
+        answering = receiver.start_generate(request, received.end, received=received)
         answer = await answered_while_sending(
-            sending(), answering(), request.work, lambda sent: None
+            sending(), answering, request.work, lambda sent: None
         )
     await at("after_start_generate")
     return answer

@@ -82,6 +82,8 @@ class StandInNode:
         self.health_status = 200
         self.models = [MODEL]
         self.stored: set[str] = set()
+        self.programs: list[dict[str, Any]] = []
+        """Its records of programs and sessions, for who empties it."""
         self.silent = asyncio.Event()
         self.silent.set()
         """Cleared: it accepts requests and answers none, as a stopped process does."""
@@ -113,7 +115,7 @@ class StandInNode:
         if asked.path.startswith("/v1/microserving/"):
             return await self._microserving(asked)
         if asked.target == "/v1/programs" and "x-quire-cluster-key" in asked.headers:
-            return said({"data": []})  # a router empties it
+            return said({"data": self.programs})  # a router empties it
         self.asked.append(asked)
         self.has_been_asked.set()
         if self.refusal is not None:

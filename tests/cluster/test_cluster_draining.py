@@ -128,6 +128,16 @@ async def test_answers_that_stay_fail_or_lose_their_client_are_told_apart() -> N
         assert not any("pause" in name for name in found)
 
 
+async def test_a_session_is_no_program_that_stays() -> None:
+    record = {"object": "program", "state": "running", "parent": None}
+    async with world(2, resumes=True) as w:
+        w.nodes[0].programs = [
+            {**record, "id": "prog-1", "form": "session"},
+            {**record, "id": "prog-2", "form": "inferlet"},
+        ]
+        assert list((await drain(w))["programs_that_stay"]) == ["prog-2"]  # type: ignore[call-overload]
+
+
 async def test_what_comes_while_pages_move_is_sent_too() -> None:
     async with world(2, resumes=True) as w:
         task = await begun(w, "/v1/completions", {"prompt": PROMPT, "max_tokens": 40})

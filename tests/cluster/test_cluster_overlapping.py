@@ -96,6 +96,16 @@ async def test_a_report_that_fails_behind_the_answer_harms_nothing() -> None:
     assert not both.sent
 
 
+async def test_an_answer_that_has_begun_counts_more_than_a_sender_that_is_lost() -> None:
+    both = Both()
+    await both.begun()
+    answer = TrialAnswer("receiver")
+    both.answer.result.set_result(answer)
+    both.send.result.set_exception(EngineLost("killed"))  # both are known in the same turn
+    assert await both.task is answer
+    assert not both.sent
+
+
 @pytest.mark.parametrize("fails", ["send", "answer"])
 @pytest.mark.parametrize("error", [EngineLost("killed"), TransferFailed("cut off")])
 async def test_the_first_failure_ends_both(fails: str, error: Exception) -> None:

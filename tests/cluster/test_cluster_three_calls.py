@@ -139,6 +139,27 @@ async def test_a_sender_that_dies_while_its_receiver_waits_is_done_without(
         await no_lease_is_left(w)
 
 
+@pytest.mark.parametrize("name", ["1P1D", "balance 0.2", "migrating", "quire"])
+@pytest.mark.parametrize(
+    "asked", [{"prompt_logprobs": 0}, {"echo": True, "logprobs": 1}, {"prompt_logprobs": 2, "n": 2}]
+)
+async def test_what_asks_for_log_probabilities_of_its_prompt_goes_whole(
+    name: str, asked: dict[str, object]
+) -> None:
+    """An engine has none of K and V that came from another one, and would refuse it."""
+    num_nodes, source = DIVIDING[name]
+    async with world(num_nodes, source) as w:
+        await w.complete(LONG)
+        w.nodes[0].calls.clear()
+        w.nodes[1].calls.clear()
+        body = {"prompt": LONG + "again", "max_tokens": 4, **asked}
+        held = [asyncio.create_task(w.http.post("/v1/completions", json=body)) for _ in range(3)]
+        assert {(await one).status_code for one in held} == {200}
+        chat = {"messages": [{"role": "user", "content": LONG}], **asked}
+        await w.http.post("/v1/chat/completions", json=chat)
+        assert not [call for node in w.nodes for call in node.calls]
+
+
 @pytest.mark.parametrize("content", [[{"type": "input_audio"}], 7])
 async def test_a_chat_that_is_more_than_texts_and_images_goes_whole(content: object) -> None:
     messages = [{"role": "user", "content": content}]

@@ -39,7 +39,7 @@ StateDir = Annotated[
 ]
 
 
-class Progress:
+class RolloutLines:
     """Prints each step and each change as a line. Implements ``DeploymentWatcher``."""
 
     def ray(self, words: str) -> None:
@@ -109,7 +109,7 @@ def down(file: File = Path("cluster.yaml"), state_dir: StateDir = None) -> None:
         quire down cluster.yaml
     """
     cluster, deployment = deployment_of(file, state_dir)
-    unkept = deployment.down(Progress())
+    unkept = deployment.down(RolloutLines())
     for name in unkept:
         messages().print(f"{name} ended, which nothing had kept")
     output().print(f"{cluster.name} is down")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.cluster import File, Progress, StateDir, deployment_of, lines_of
+from quire.cli.cluster import File, RolloutLines, StateDir, deployment_of, lines_of
 from quire.cli.cluster_options import cluster_commands
 from quire.cli.console import escaped, output
 
@@ -42,7 +42,7 @@ def up(
         if not waves:
             output().print(f"{cluster.name} is as {file} says")
         return
-    report = deployment.up(Progress())
+    report = deployment.up(RolloutLines())
     for state in report.processes:
         if state.kind == "router":
             url = state.url

@@ -43,8 +43,9 @@ async def answered_while_sending(
     send, answer = asyncio.create_task(sending), asyncio.create_task(answering)
     try:
         await asyncio.wait((send, answer), return_when=asyncio.FIRST_COMPLETED)
-        if send.done():
-            on_sent(send.result())
+        has_begun = answer.done() and not answer.cancelled() and answer.exception() is None
+        if send.done() and not (has_begun and send.exception() is not None):
+            on_sent(send.result())  # its error counts while there is no answer
         answered = await answer
     except BaseException:
         send.cancel()

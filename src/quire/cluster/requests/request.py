@@ -174,13 +174,22 @@ class Request:
     @cached_property
     def is_divisible(self) -> bool:
         """Whether several engines can compute its prompt: it is a completion with one prompt, or a
-        chat of texts and images."""
+        chat of texts and images, and does not ask for log probabilities of its prompt, which an
+        engine has only of what it computes itself."""
+        if self._wants_prompt_logprobs:
+            return False
         if self.path != CHAT:
             return self.prompt is not None
         messages = self.fields.get("messages")
         if not (isinstance(messages, list) and messages):
             return False
         return all(_kinds(message) <= {"text", "image_url"} for message in messages)
+
+    @property
+    def _wants_prompt_logprobs(self) -> bool:
+        fields = self.fields
+        of_echo = bool(fields.get("echo")) and fields.get("logprobs") is not None
+        return of_echo or fields.get("prompt_logprobs") is not None
 
     @cached_property
     def has_images(self) -> bool:
