@@ -11,8 +11,8 @@ from quire.server.schemas.programs import LaunchRequest
 from quire.server.schemas.workflows import QueryRequest
 
 OF_LAUNCHES = {"code", "named"}
-"""``code`` is ``source`` or ``module`` of the request, ``named`` is ``named_args``; ``files`` are not
-sent: a package is one text."""
+"""``code`` is ``source`` or ``module`` of the request, and ``named`` is ``named_args``. ``files``
+are not sent: a package is one text."""
 
 
 def test_a_query_has_the_settings_of_its_route() -> None:

@@ -119,7 +119,7 @@ PANELS = {
     "Work with a cluster": (
         Subcommand(
             "up",
-            "cluster",
+            "cluster_up",
             "Start the cluster that a file describes, or change a running one after an edit of "
             "the file.",
         ),

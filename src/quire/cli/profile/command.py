@@ -26,8 +26,8 @@ from quire.core.config import NodeConfig
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.core.scratch import ScratchDirectory
 from quire.node import Node
-from quire.programs.workflow.engines import Profile
-from quire.programs.workflow.profiles import EncoderProfile, encode_encoder_profile
+from quire.programs.workflow.engines.engine import Profile
+from quire.programs.workflow.template.profiles import EncoderProfile, encode_encoder_profile
 from quire.simulation.message_times import MessageTimes
 from quire.simulation.profile import EngineProfile, encode_profile, fit
 

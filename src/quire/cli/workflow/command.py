@@ -36,8 +36,8 @@ from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow import Graph, find_application, use_keys
 from quire.programs.workflow.applications import APPLICATIONS
-from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
+from quire.programs.workflow.template.profiles import use_profiles
 
 
 @with_groups
