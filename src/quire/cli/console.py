@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from threading import Timer
 from typing import Any
 
@@ -81,25 +82,46 @@ def show_message(text: str) -> None:
     output().print(escaped(text))
 
 
-@contextmanager
-def shown(stream: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that prints a program's messages: each on its own lines, or (``stream``)
-    without line ends, as pieces of one text."""
-    if not stream:
-        yield show_message
-        return
-    last = "\n"
+class ShownMessages:
+    """Prints a program's messages: each on its own lines, or (``is_stream``) without line ends, as
+    pieces of one text."""
 
-    def show_piece(text: str) -> None:
-        nonlocal last
-        last = text[-1:] or last
+    def __init__(self, is_stream: bool) -> None:
+        self._is_stream = is_stream
+        self._text = sha256()
+        self._last = "\n"
+
+    def __call__(self, text: str) -> None:
+        """Print a message."""
+        if not self._is_stream:
+            show_message(text)
+            return
+        self._last = text[-1:] or self._last
+        self._text.update(text.encode("utf-8", "surrogatepass"))
         output().print(escaped(text), end="")
 
-    try:
-        yield show_piece
-    finally:
-        if last != "\n":
+    def end(self) -> None:
+        """End the last line."""
+        if self._last != "\n":
             output().print()
+
+    def print_result(self, result: Any) -> None:
+        """Print the program's result, unless it is the text that its pieces have made."""
+        is_text = self._is_stream and isinstance(result, str)
+        encoded = result.encode("utf-8", "surrogatepass") if is_text else b""
+        if not is_text or sha256(encoded).digest() != self._text.digest():
+            print_result(result)
+
+
+@contextmanager
+def shown(stream: bool) -> Iterator[ShownMessages]:
+    """Yield a function that prints a program's messages; at the end of the block the last line
+    ends."""
+    messages_shown = ShownMessages(stream)
+    try:
+        yield messages_shown
+    finally:
+        messages_shown.end()
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from quire.cli.console import (
     messages,
     natural_width,
     output,
-    print_result,
     shown,
 )
 from quire.cli.exit_codes import EXIT_INTERRUPTED
@@ -119,7 +118,7 @@ def attach(
     except KeyboardInterrupt as exc:
         messages().print(f"{program} goes on: 'quire attach' shows it again, 'quire kill' ends it")
         raise typer.Exit(EXIT_INTERRUPTED) from exc
-    print_result(result)
+    show.print_result(result)
 
 
 def kill(

@@ -14,7 +14,7 @@ import typer
 
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT
-from quire.cli.console import output, print_result, shown, waiting
+from quire.cli.console import output, shown, waiting
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.options.groups import with_groups
@@ -121,7 +121,7 @@ def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], program: str, str
     """Show the messages of ``program``, which ``start`` launches, until its end."""
     with status_of_end(), own_places(program), shown(stream) as show:
         result = asyncio.run(start(show))
-    print_result(result)
+    show.print_result(result)
 
 
 def _launch(node: NodeClient, request: dict[str, Any], program: str) -> str:

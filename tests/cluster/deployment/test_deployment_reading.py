@@ -290,8 +290,10 @@ def test_what_is_not_right_is_refused_by_its_place(tmp_path: Path, text: str, re
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"there is no file .*none\.yaml: name the YAML file"):
         read_cluster(tmp_path / "none.yaml", COMMANDS)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_cluster(tmp_path, COMMANDS)
 
 
 def test_a_file_without_end_is_refused(tmp_path: Path) -> None:

@@ -319,7 +319,11 @@ Interactive = Annotated[
 ]
 Stream = Annotated[
     bool,
-    typer.Option("--stream", help="Print messages without line ends, as pieces of one text."),
+    typer.Option(
+        "--stream",
+        help="Print messages without line ends, as pieces of one text. A result that equals this "
+        "text is not printed again.",
+    ),
 ]
 
 ProgramId = Annotated[
