@@ -270,8 +270,7 @@ class GuestNetwork:
         return GuestStream(self.issuer, opened)
 
     def fetched(self, event: m.Fetched) -> None:
-        reply = HttpReply(event.text)
-        reply.status, reply.headers, reply.body = event.status, event.headers, event.body
+        reply = HttpReply.made(event.text, event.status, event.headers, event.body)
         self._end(event.request, reply)
 
     def failed(self, request: int, error: ErrorRecord) -> None:
