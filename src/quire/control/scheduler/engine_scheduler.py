@@ -137,7 +137,7 @@ class EngineScheduler:
             self._send_transfers()
             return
         oldest_s = now_s if self._dispatch.is_adaptive else self._oldest_ready_s()
-        at_s = self._dispatch.ready_at_s(num_ready, oldest_s, 0, now_s)
+        at_s = self._dispatch.ready_at_s(num_ready, oldest_s, now_s)
         if not engine.running:  # a running decode is not held back for others
             at_s = self.anticipation.wait_until_s(now_s) or at_s
         if at_s is not None and at_s > now_s:
