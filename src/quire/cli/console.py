@@ -103,21 +103,25 @@ def shown(stream: bool) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
+def waiting(text: str, quiet_s: float = 2.0) -> Iterator[Callable[[str], None]]:
     """Show a spinner with ``text`` on stderr while the block runs. Without a terminal, print
-    ``text`` as a line once the block has run for ``quiet_s``."""
+    ``text`` as a line once the block has run for ``quiet_s``.
+
+    Yields a function, for any thread, that shows a later stage in place of ``text``; without a
+    terminal it prints a further line.
+    """
     console = messages()
     if not console.is_terminal:
         timer = Timer(quiet_s, console.print, (f"{text} ...",))
         timer.start()
         try:
-            yield
+            yield lambda stage: console.print(f"{stage} ...")
         finally:
             timer.cancel()
             timer.join()
         return
-    with live().status(Text(text)):
-        yield
+    with live().status(Text(text)) as status:
+        yield lambda stage: status.update(Text(stage))
 
 
 def counted(number: int, noun: str) -> str:

@@ -123,7 +123,12 @@ def attach(
 
 
 def kill(
-    programs: Annotated[list[str], typer.Argument(metavar="PROGRAM", help="Ids to end.")],
+    programs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM", help="The ids from 'quire ps', or unique prefixes of them."
+        ),
+    ],
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
 ) -> None:

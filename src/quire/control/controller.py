@@ -208,6 +208,7 @@ class Controller:
     def _exchange_ended(self, event: e.ExchangeEnded) -> None:
         scheduler = self._schedulers.get(event.engine)
         if scheduler is not None and scheduler.engine.is_up:
+            self._tracer.exchange_ended(scheduler.engine, event.ended)
             scheduler.planner.exchange.ended(event.ended)
 
     def _tick(self, event: e.Tick) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.cluster.deployment.options import CommandOptions
-from quire.cluster.deployment.reading import Commands, read_cluster
+from quire.cluster.deployment.reading import UNREAD, Commands, read_cluster
 from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead, Resources, Scaling
 from quire.core.errors import ConfigError
 
@@ -52,6 +52,17 @@ def read(tmp_path: Path, text: str) -> ClusterSpec:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     return read_cluster(file, COMMANDS)
+
+
+def test_what_shows_or_ends_processes_reads_no_options(tmp_path: Path) -> None:
+    """Those that run have options of the file as it was, or of an earlier release."""
+    options = "    options: {no-such: 1, drain-timeout: soon}\n"
+    text = SMALL.replace("routers:\n", f"{options}routers:\n")
+    with pytest.raises(ConfigError, match="no such option"):
+        read(tmp_path, text)
+    cluster = read_cluster(tmp_path / "cluster.yaml", UNREAD)
+    assert (cluster.nodes[0].name, cluster.nodes[0].arguments) == ("node", ())
+    assert cluster.routers.arguments == ()
 
 
 def test_little_needs_to_be_said(tmp_path: Path) -> None:

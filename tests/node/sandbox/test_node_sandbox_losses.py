@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from quire.core.config import SandboxConfig
-from quire.core.errors import CapacityError, Draining, EngineLost
+from quire.core.errors import CapacityError, Draining, EngineLost, InvalidArgument
 from quire.node.sandbox import link as link_module
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox.losses import Losses, LossLimits
-from quire.node.supervision.health import SandboxState
+from quire.node.supervision.engine_loading import OnProgress
+from quire.node.supervision.health import SandboxState, node_health
 from quire.programs.sandbox.wasm import engine as engine_module
 from quire.testing import VirtualClock
 
@@ -25,8 +26,9 @@ class Life:
 
     owes_s = 0.0
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_: object, on_progress: OnProgress, **__: object) -> None:
         self.pid = 1
+        self.on_progress = on_progress
 
     def silent_s(self) -> float:
         return self.owes_s
@@ -114,6 +116,78 @@ async def test_a_start_that_fails_is_tried_again(
     monkeypatch.setattr(Life, "fails", False)
     await asyncio.gather(*(link.ready() for _ in range(3)))
     assert link.is_ready
+    await link.close()
+
+
+@pytest.mark.parametrize("num_lost", [1, 2])
+async def test_a_process_that_is_lost_while_it_starts_is_started_once_more(
+    link: SandboxLink, monkeypatch: pytest.MonkeyPatch, num_lost: int
+) -> None:
+    """For who had it started and for who came while it was being lost: nothing of theirs was in
+    it. Once: what is lost at each start is said."""
+    num_starts, may_end = 0, asyncio.Event()
+
+    async def start(self: Life, *_: object, **__: Any) -> None:
+        nonlocal num_starts
+        num_starts += 1
+        number = num_starts
+        await may_end.wait()
+        if number <= num_lost:
+            raise EngineLost(f"process {number} was ended by SIGKILL")
+
+    monkeypatch.setattr(Life, "start", start)
+    waiting = [asyncio.create_task(link.ready())]
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(link.ready()))
+    may_end.set()
+    ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert num_starts == 2
+    if num_lost == 1:
+        assert ends == [None, None]
+        assert link.is_ready
+    else:
+        assert [str(end) for end in ends] == ["process 2 was ended by SIGKILL"] * 2
+    await link.close()
+
+
+async def test_what_keeps_a_process_from_starting_is_said_at_once(
+    link: SandboxLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not start the next time either."""
+    num_starts = 0
+
+    async def start(self: Life, *_: object, **__: Any) -> None:
+        nonlocal num_starts
+        num_starts += 1
+        raise InvalidArgument("there is no such directory")
+
+    monkeypatch.setattr(Life, "start", start)
+    with pytest.raises(InvalidArgument, match="no such directory"):
+        await link.ready()
+    assert num_starts == 1
+
+
+async def test_health_says_what_a_process_that_starts_is_doing(
+    link: SandboxLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends the first code to a node waits for minutes where the machine is busy."""
+    at_work, go_on = asyncio.Event(), asyncio.Event()
+
+    async def build(self: Life, *_: object, **__: Any) -> None:
+        self.on_progress("building the sandbox", 0.0)
+        at_work.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(Life, "start", build)
+    waiting = asyncio.create_task(link.ready())
+    await at_work.wait()
+    health = link.health()
+    assert (health.state, health.detail) == (SandboxState.STARTING, "building the sandbox")
+    # it is as usual: nothing is wrong with the node
+    assert node_health({}, {"0": health}, draining=False, failure=None).detail == ""
+    go_on.set()
+    await waiting
+    assert link.health().detail == ""
     await link.close()
 
 

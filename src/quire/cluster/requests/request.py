@@ -6,10 +6,11 @@ be read here is passed on for the node to refuse. Must not know nodes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
@@ -18,6 +19,8 @@ from quire.cluster.requests.answer import RoutedAnswer
 from quire.core.errors import InvalidArgument
 from quire.server.requests.identity import NAMING_HEADERS, identify
 from quire.server.schemas.generation import IdentityFields
+
+T = TypeVar("T")
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -67,6 +70,19 @@ class BegunWork:
         self.answers: list[RoutedAnswer] = []
         self.leases: dict[str, Callable[[str], None]] = {}
         self.lost: set[str] = set()
+        self._reporting: set[asyncio.Task[Any]] = set()
+
+    def keep(self, call: asyncio.Task[T], on_result: Callable[[T], None]) -> None:
+        """Let ``call`` go on although the request does not wait for it any more: it has only its
+        report left. ``on_result`` receives its result, unless it fails."""
+
+        def ended(task: asyncio.Task[T]) -> None:
+            self._reporting.discard(task)
+            if not task.cancelled() and task.exception() is None:
+                on_result(task.result())
+
+        self._reporting.add(call)
+        call.add_done_callback(ended)
 
     def end(self, kept: RoutedAnswer | None = None) -> None:
         """Close every answer but ``kept``, and end every lease."""

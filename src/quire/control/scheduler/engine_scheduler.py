@@ -344,6 +344,7 @@ class EngineScheduler:
             step_s=self.step_time.step_s,
             prompt_token_s=self.chunk_time.token_s,
             messages=tuple([message_statistics(message) for message in engine.in_flight]),
+            exchanged=engine.exchanged.statistics(),
         )
 
 

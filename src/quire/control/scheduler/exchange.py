@@ -238,6 +238,7 @@ class ExchangeScheduler:
             EngineFault: it was not asked to.
         """
         self._engine.touch()
+        self._engine.exchanged.note(ended)
         if isinstance(ended, SendEnded):
             self._sent(ended)
         else:
@@ -267,7 +268,7 @@ class ExchangeScheduler:
             )
         end_send(self._engine, run)
         outcome: Sent | ErrorRecord = ended.error or Sent(
-            run.num_tokens, ended.num_bytes, ended.elapsed_s
+            run.num_tokens, ended.num_bytes, ended.elapsed_s, ended.transport
         )
         if run.entry.run is not run:
             return  # it was cancelled

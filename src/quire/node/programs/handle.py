@@ -70,7 +70,7 @@ class ProgramHandle:
         return self.life.move.has_left
 
     def record(self) -> ProgramRecord:
-        error, incarnations = self.life.end.error(self.life.running), self.life.incarnations
+        error, incarnations = self.life.error, self.life.incarnations
         used = self._table.used(incarnations.numbers, ended=self.ended)
         return ProgramRecord(
             id=self.id,
@@ -82,7 +82,7 @@ class ProgramHandle:
             parent=self._launch.parent,
             parent_thread=self._launch.parent_thread,
             priority=self._launch.priority,
-            state=self.life.running.state,
+            state=self.life.state,
             started_s=incarnations.started_s,
             ended_s=incarnations.ended_s,
             result=self.life.end.result,

@@ -27,7 +27,7 @@ from quire.node.programs.restarting.record_keeping import RecordKeeping
 from quire.node.programs.restarting.restarts import Restarts
 from quire.node.programs.restarting.told_record import ToldRecord
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
-from quire.programs.runtime.running import RunningProgram
+from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.services.children import ChildState
 
 
@@ -58,6 +58,9 @@ class ProgramLife:
         """Bytes that are kept after the end: messages, result, arguments and log."""
         self.restarts: Restarts | None = None
         self._origin: Origin | None = None
+        self._is_lost = False
+        """Whether the present incarnation is to be followed by another one: whatever it still does,
+        and however it ends, is not the program's. Set on the program's loop."""
         self._table: ProgramPlace
 
     def begin(
@@ -73,7 +76,7 @@ class ProgramLife:
         self._table, self.restarts, self._origin = table, restarts, origin
         if restarts is not None:
             loop = asyncio.get_running_loop()
-            restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
+            restarts.log.on_loss = partial(self._lose, loop)
             restarts.log.keep = lambda: on_loop_of(loop, self.keeping.kept)
         self.incarnations.begin(start, may_restart=restarts is not None)
         if origin is not None:
@@ -94,16 +97,36 @@ class ProgramLife:
         running.listen_log(partial(self._print_soon, running))
         running.follow(partial(self._table.soon, partial(self._hear, running)))
 
-    def _begin_again(self, error: ErrorRecord, *, was_away: bool = False) -> None:
+    @property
+    def state(self) -> ProgramState:
+        """The program's state for its clients. One that has stopped ends with its last message: it
+        runs until then, and so does one whose next incarnation has still to start."""
+        state = self.running.state
+        return ProgramState.RUNNING if state.ended and not self.end.has_come else state
+
+    @property
+    def error(self) -> QuireError | None:
+        """The error with which the program has ended."""
+        return self.end.error(self.running) if self.end.has_come else None
+
+    def _lose(self, loop: asyncio.AbstractEventLoop, error: ErrorRecord) -> None:
+        """Start the next incarnation soon on ``loop``; called on the program's loop, before the
+        present one has ended. What that one is refused from now on may end it before this loop
+        turns."""
+        self._is_lost = True
+        call_on(loop, self._begin_again, error)
+
+    def _begin_again(self, error: ErrorRecord) -> None:
         """Start the next incarnation, or end the program: its pages in the engine are lost."""
+        self._is_lost = False
         old, restarts = self.running, self.restarts
         if self.move.has_begun:
             self.move.stopped()
             old.cancel("it moves to another node")
             return
-        is_over = self.end.is_due or (old.state.ended and not was_away)
-        if restarts is None or is_over:
+        if restarts is None or self.end.is_due:
             old.cancel("it ends, and its engine was lost")
+            self._hear(old)
             return
         if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
             why = "too much was said" if restarts.is_full else f"the {MAX_RESTARTS + 1}th time"
@@ -157,8 +180,7 @@ class ProgramLife:
         if self.move.is_away:
             self.move.come_back()
             lost = EngineLost("no other node has taken the program")
-            self._begin_again(lost.record(), was_away=True)
-            self._hear(self.running)  # the end of a program that was cancelled meanwhile
+            self._begin_again(lost.record())
 
     def leave(self) -> None:
         """End the program here: another node has taken it. Its clients get ``EngineLost``, and its
@@ -227,7 +249,9 @@ class ProgramLife:
 
     def _hear(self, running: RunningProgram) -> None:
         """Take what the program has sent since the last time, and its end after that."""
-        if running is not self.running or self.end.has_come or self.move.is_away:
+        if running is not self.running or self.end.has_come:
+            return
+        if self.move.is_away or self._is_lost:
             return
         if not self.output.take(running, self.restarts) or not running.has_outcome:
             return

@@ -22,6 +22,7 @@ import msgspec
 from quire.core.config import EngineConfig, SandboxConfig
 from quire.core.errors import (
     Draining,
+    EngineLost,
     ErrorRecord,
     ProgramTerminated,
     QuireError,
@@ -54,6 +55,8 @@ SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox.sandbox_proce
 _KEPT_CODE = 128
 """Programs whose code the process keeps, so that a launch need not send it."""
 _KEPT_STOPPED = 256
+_NUM_STARTS = 2
+"""Starts that a program waits for, if the process is lost while it starts: no program was in it."""
 
 
 def cache_directory(config: SandboxConfig) -> Path:
@@ -101,6 +104,8 @@ class SandboxLink:
         self._kept = _Kept()
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._stage = ""
+        """What the process that starts is doing."""
         self._losses = Losses()
         self._problem = problem_of_wasmtime()
         self._made_s = time.time()
@@ -114,7 +119,7 @@ class SandboxLink:
         """The health of the process. For any thread."""
         life, detail = self._life, ""
         if self._starting is not None:
-            state = SandboxState.STARTING
+            state, detail = SandboxState.STARTING, self._stage
         elif life is not None:
             state, detail = SandboxState.READY, silence(life.silent_s()) or ""
         elif (problem := self._losses.problem(self._clock.now_s())) is not None:
@@ -126,15 +131,17 @@ class SandboxLink:
         return SandboxHealth(state, detail, self._losses.count)
 
     async def ready(self) -> None:
-        """Return when the process accepts guests.
+        """Return when the process accepts guests. One that is lost while it starts (the system
+        needed its memory) is started once more.
 
         Raises:
             CapacityError: the process was lost repeatedly, and is not started for a while.
             QuireError: it cannot be started.
         """
-        if self._closed:
-            raise _closing()
+        num_lost = 0
         while not self.is_ready:  # it may be lost right after its start
+            if self._closed:
+                raise _closing()
             if self._starting is None:
                 self._losses.check(self._clock.now_s())
                 self._starting = asyncio.create_task(
@@ -143,6 +150,10 @@ class SandboxLink:
             starting = self._starting
             try:
                 await asyncio.shield(starting)
+            except EngineLost:
+                num_lost += 1
+                if num_lost == _NUM_STARTS:
+                    raise
             except asyncio.CancelledError:
                 if self._closed and starting.cancelled():  # the start, not this waiting task
                     raise _closing() from None
@@ -159,7 +170,7 @@ class SandboxLink:
             self._on_message,
             self._on_lost,
             limits=settings.limits,
-            on_progress=settings.on_progress,
+            on_progress=self._on_progress,
         )
         try:
             await life.start(
@@ -178,6 +189,12 @@ class SandboxLink:
             raise
         finally:
             self._starting = None
+            self._stage = ""
+
+    def _on_progress(self, stage: str, fraction: float) -> None:
+        self._stage = stage
+        if self._settings.on_progress is not None:
+            self._settings.on_progress(stage, fraction)
 
     # -- guests ------------------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ class Issuer:
             if name is None or model.id == name:
                 return model
         raise InvalidArgument(
-            f"this node has no model {name!r}: use one of {', '.join(m.id for m in models)}"
+            f"no model {name!r} is served here; served: {', '.join(m.id for m in models)}"
         )
 
     def create_queue(

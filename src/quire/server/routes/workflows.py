@@ -21,7 +21,7 @@ from quire.programs.workflow import App
 from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.runners import ENCODER_KINDS
-from quire.programs.workflow.schema import config_schema, query_schema, results_schema
+from quire.programs.workflow.template.schema import config_schema, query_schema, results_schema
 from quire.server.answers.waiting import wait_ended
 from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute

@@ -121,6 +121,21 @@ async def test_one_that_was_asked_to_end_does_not_begin_again(
         await asyncio.wait_for(programs.handle.result(), 60)
 
 
+async def test_one_that_is_lost_is_asked_to_end_and_has_ended_before_it_begins_again() -> None:
+    """The table hears of its end first, whose place the next incarnation would have taken."""
+    programs = Incarnations()
+    programs.ends_at_once = False
+    programs.table.soon(lambda: None)  # what follows in this turn is called with it
+    programs.lose()
+    programs.handle.terminate()
+    programs.end(programs.started[0])
+    assert programs.handle.record().state == ProgramState.RUNNING
+    with pytest.raises(ProgramCancelled):
+        await asyncio.wait_for(programs.handle.result(), 60)
+    assert programs.handle.record().state == ProgramState.CANCELLED
+    assert len(programs.started) == 1
+
+
 async def test_a_message_that_waits_for_its_readers_is_not_lost() -> None:
     programs = Incarnations(ProgramLimits(messages=LogLimits(max_messages=1, stall_s=1000)))
     reader = programs.handle.attach()
