@@ -268,7 +268,6 @@ class Controller:
             policy=self._policy.name,
             dispatch=self._dispatch.name,
             num_programs=len(self._table),
-            num_idle_programs=len(self._table.idle),
             num_queues=sum(len(program.queues) for program in programs),
             num_pending_commands=sum(len(program.entries) for program in programs),
             num_exports=len(self._host.exports),

@@ -122,7 +122,6 @@ class Statistics:
     policy: str
     dispatch: str
     num_programs: int
-    num_idle_programs: int
     num_queues: int
     num_pending_commands: int
     num_exports: int

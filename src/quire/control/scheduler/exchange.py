@@ -219,8 +219,7 @@ class ExchangeScheduler:
         """Note that the message that carries ``entry`` has run; return False if the command is no
         longer wanted."""
         run = entry.run
-        is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
-        if not is_wanted:
+        if not entry.is_wanted:
             if isinstance(run, OpeningRun) and self._leases.get(run.lease.name.number) is not None:
                 self.close(run.lease, "was closed: its program has ended or cancelled it")
             return False

@@ -35,7 +35,7 @@ from quire.programs.runtime.replay_log import (
     RecordedReply,
     ReplayLog,
 )
-from quire.programs.services.children import ChildState
+from quire.programs.services.children import ChildHandle, ChildState
 
 
 class ToldChild(msgspec.Struct, frozen=True):
@@ -70,18 +70,9 @@ class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     inputs: list[RecordedInput] = []
 
 
-class KeptChild(Protocol):
+class KeptChild(ChildHandle, Protocol):
     """A child of a restartable program on this node, as its parent's record needs it. ``told``: the
     record of one that runs; ``is_over``: it has ended, or was asked to end."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def ended(self) -> bool: ...
 
     @property
     def is_over(self) -> bool: ...
@@ -234,11 +225,6 @@ class ToldRecord:
     def is_first(self) -> bool:
         """Whether the next part is the first one."""
         return not self._sent.is_begun
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the records of its children can be sent with it."""
-        return self._restarts is not None
 
     def children(self) -> Iterator[ToldRecord]:
         """Yield the records of the children that run."""
