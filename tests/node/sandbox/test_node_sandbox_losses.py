@@ -136,9 +136,9 @@ async def test_a_process_that_is_lost_while_it_starts_is_started_once_more(
             raise EngineLost(f"process {number} was ended by SIGKILL")
 
     monkeypatch.setattr(Life, "start", start)
-    waiting = [asyncio.create_task(link.ready())]
-    await asyncio.sleep(0)
-    waiting.append(asyncio.create_task(link.ready()))
+    waiting = [asyncio.create_task(link.ready()) for _ in range(2)]
+    for _ in range(3):
+        await asyncio.sleep(0)  # both wait for the first start
     may_end.set()
     ends = await asyncio.gather(*waiting, return_exceptions=True)
     assert num_starts == 2
