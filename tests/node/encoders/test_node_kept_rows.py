@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from quire.core.batch import F32
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
-from quire.node.encoders.kept_rows import KeptRows, KeptRowsStatistics
+from quire.node.encoders import kept_rows
+from quire.node.encoders.kept_rows import NUM_ASIDE, KeptRows, KeptRowsStatistics
 
 ANN, BOB = TenantId("ann"), TenantId("bob")
 ROW_BYTES = 4 + 200
@@ -145,3 +148,25 @@ def test_rows_are_right_and_bounded(asked: list[tuple[TenantId, int]]) -> None:
             assert kept.statistics().num_bytes <= 4 * ROW_BYTES
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("num", "aside"), [(NUM_ASIDE - 1, False), (NUM_ASIDE, True)])
+async def test_many_sequences_are_read_and_joined_beside_the_loop(
+    num: int, aside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop is every client's: 40,000 chunks would hold it for a second."""
+    used: list[tuple[str, bool]] = []
+    loop_thread = threading.get_ident()
+
+    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            used.append((name, threading.get_ident() != loop_thread))
+            return function(*args)
+
+        return call
+
+    for name in ("_keys", "_stacked"):
+        monkeypatch.setattr(kept_rows, name, watched(name, getattr(kept_rows, name)))
+    rows = await KeptRows(1 << 20).rows(ANN, "e", [text(one) for one in range(num)], Encoder())
+    assert rows[:, 0].tolist() == [5 + one for one in range(num)]
+    assert used == [("_keys", aside), ("_stacked", aside)]
