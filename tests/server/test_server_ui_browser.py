@@ -142,7 +142,9 @@ def test_why_a_program_waits_and_what_stands_in_the_message_it_waits_behind(
             clients.submit(session, api, "behind")
             expect(line(page, "behind").locator(".state")).to_have_text("its turn")
             line(page, "behind").click()
-            expect(page.locator("#panel .reason")).to_contain_text("the next batch message to the engine")
+            expect(page.locator("#panel .reason")).to_contain_text(
+                "the next batch message to the engine"
+            )
         finally:
             engine.gate.set()
         expect(line(page, "behind").locator(".state")).to_have_text("idle")
