@@ -1,22 +1,19 @@
-"""Compares balancers on several engines, and shows how throughput grows with the number of engines
-(Autellix, Figs. 14 and 15).
+"""Compares balancers on several engines (Autellix, Fig. 14).
 
     python benchmarks/autellix/balancers.py [--quick] [--workloads sharegpt lats] [--loads 1 2 4]
-    python benchmarks/autellix/balancers.py --parts replicas --replicas 1 4 --rows rows.jsonl
 
 The engines are those of ``systems.py``; each balancer plays the same programs under the same policy
 (``plas`` for ShareGPT, ``atlas`` for LATS). Traces are as long on every number of engines: n
 engines get n times as many programs. Chosen before the first run: four engines; throughput at twice
-the latency of programs that have the engine for themselves; for the number of engines ``plas`` and
-the balancer ``quire`` with ShareGPT. Deterministic: a second run gives the same rows. In full it
-takes hours: with ``--rows FILE`` each row is kept as soon as it is there, and a second run with
-this file goes on where the first was interrupted.
+the latency of programs that have the engine for themselves. Deterministic: a second run gives the
+same rows. In full it takes hours: with ``--rows FILE`` each row is kept as soon as it is there, and
+a second run with this file goes on where the first was interrupted.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.autellix.playing import seeds_of, simulation_parser
-from benchmarks.autellix.rates import Rate, median_of, over, ratio_of
+from benchmarks.autellix.rates import median_of, over
 from benchmarks.autellix.sweep import (
     TAILS,
     TIMES_ALONE,
@@ -49,8 +46,6 @@ QUICK_NUM_PROGRAMS = {"sharegpt": 20, "lats": 4}
 LOADS = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 QUICK_LOADS = (1.0, 4.0)
 NUM_ENGINES = 4
-PARTS = ("balancers", "replicas")
-REPLICAS, QUICK_REPLICAS = (1, 2, 4, 8), (1, 2)
 
 
 def contender(policy: str, balancer: str, num_engines: int) -> Contender:
@@ -83,29 +78,6 @@ def balancer_table(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
         for tail in TAILS
         for name, found in rates.items()
     ]
-
-
-def replica_table(
-    rows_by_number: Mapping[int, Sequence[Row]], slo_s: float
-) -> list[dict[str, str]]:
-    """Return a row for each number of engines: the rate that they sustain in programs per second
-    and, under ``of linear``, that rate over the same number of times the rate of one engine."""
-    found = {
-        number: rates_of(rows, slo_s)[str(number)]["mean"]
-        for number, rows in rows_by_number.items()
-    }
-    table = []
-    for number, rates in found.items():
-        shares = [ratio_of(rate, found[1][seed]) for seed, rate in rates.items()]
-        known = [Rate(one.value / number, one.bound) for one in shares if one is not None]
-        table.append(
-            {
-                "engines": str(number),
-                "programs/s": median_of([*rates.values()]),
-                "of linear": median_of(known),
-            }
-        )
-    return table
 
 
 def trace_of(workload: str, arguments: Any) -> Trace:
@@ -145,39 +117,6 @@ def compare_balancers(workload: str, arguments: Any, kept: KeptRows) -> dict[str
     }
 
 
-def grow(arguments: Any, kept: KeptRows) -> dict[str, Any]:
-    """Measure the throughput with 1 to 8 engines; print, draw and return it."""
-    workload = "sharegpt"
-    numbers = arguments.replicas or (QUICK_REPLICAS if arguments.quick else REPLICAS)
-    trace = trace_of(workload, arguments)
-    slo_s = TIMES_ALONE[0] * latency_alone_s(workload, ENGINE)
-    rows = {
-        number: sweep(
-            trace, {str(number): contender("plas", "quire", number)}, slo_s, arguments.jobs, kept
-        )
-        for number in numbers
-    }
-    table = replica_table(rows, slo_s)
-    print_table(f"{workload} at {1000 * slo_s:.1f} ms/token", table)
-    curves = {
-        f"{number} engines": mean_curve(found, str(number), "latency_s", "mean")
-        for number, found in rows.items()
-    }
-    draw_lines(
-        arguments.out / "autellix-replicas.png",
-        f"{workload}, plas, balancer quire",
-        "programs/s",
-        [Panel("s/token, mean", curves, level=slo_s)],
-    )
-    every = [row for found in rows.values() for row in found]
-    return {
-        "programs_each": trace.num_programs,
-        "slo_s": slo_s,
-        "throughput": table,
-        "rows": every,
-    }
-
-
 def main() -> None:
     made = simulation_parser(__doc__)
     made.add_argument("--workloads", nargs="+", choices=POLICY, default=None,
@@ -185,24 +124,14 @@ def main() -> None:
     made.add_argument("--loads", nargs="+", type=float, default=None, help=f"default: {LOADS}")
     made.add_argument("--programs", type=int, default=None,
                       help=f"for each engine (default: {NUM_PROGRAMS})")  # fmt: skip
-    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS,
-                      help="default: both")  # fmt: skip
     made.add_argument("--balancers", nargs="+", choices=BALANCERS, default=[*BALANCERS])
-    made.add_argument("--replicas", nargs="+", type=int, default=None,
-                      help=f"numbers of engines, 1 among them (default: {REPLICAS})")  # fmt: skip
     made.add_argument("--rows", type=Path, default=None,
                       help="file of rows: those that it has are not run again")  # fmt: skip
     arguments = made.parse_args()
-    if arguments.replicas and 1 not in arguments.replicas:
-        made.error("--replicas without 1: the others are compared with one engine")
     workloads = arguments.workloads or (["sharegpt"] if arguments.quick else list(POLICY))
     kept = KeptRows(arguments.rows)
-    parts: dict[str, Any] = {}
-    if "balancers" in arguments.parts:
-        parts["balancers"] = [compare_balancers(one, arguments, kept) for one in workloads]
-    if "replicas" in arguments.parts:
-        parts["replicas"] = grow(arguments, kept)
-    emit("autellix/balancers", arguments.out, num_engines=NUM_ENGINES, **parts)
+    found = [compare_balancers(one, arguments, kept) for one in workloads]
+    emit("autellix/balancers", arguments.out, num_engines=NUM_ENGINES, balancers=found)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ are named so (``control_s``).
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from benchmarks.autellix.systems import System, uncached
 from benchmarks.options import plain_parser
@@ -20,6 +22,9 @@ from quire.simulation.outcomes import summarize
 from quire.simulation.studies import Study, StudyResult, examine
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import create_workload, draw_programs
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,38 @@ def play_all(
             tell(number, number + 1, findings[-1])
         return findings
     by_number: dict[int, StudyResult] = {}
-    with ProcessPoolExecutor(num_jobs) as pool:
-        futures = {pool.submit(play, task): number for number, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            by_number[futures[future]] = future.result()
-            tell(futures[future], len(by_number), future.result())
+    for number, found in in_processes(play, tasks, num_jobs):
+        by_number[number] = found
+        tell(number, len(by_number), found)
     return [by_number[number] for number in range(len(tasks))]
+
+
+def in_processes(
+    function: Callable[[Given], Found], given: Sequence[Given], num_jobs: int
+) -> Iterator[tuple[int, Found]]:
+    """Call ``function`` with each of ``given`` in ``num_jobs`` processes; yield the number and the
+    result of each as soon as it is there. Processes inherit what is given: compiled control's
+    frozen classes, such as ``StepCost``, cannot be unpickled."""
+    forked = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(
+        num_jobs, mp_context=forked, initializer=_inherit, initargs=(function, given)
+    ) as pool:
+        futures = {pool.submit(_call_with, number): number for number in range(len(given))}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+_inherited: tuple[Callable[[Any], Any], Sequence[Any]]
+
+
+def _inherit(function: Callable[[Any], Any], given: Sequence[Any]) -> None:
+    global _inherited
+    _inherited = function, given
+
+
+def _call_with(number: int) -> Any:
+    function, given = _inherited
+    return function(given[number])
 
 
 def simulation_parser(description: str | None) -> argparse.ArgumentParser:

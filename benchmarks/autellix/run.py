@@ -18,7 +18,8 @@ from benchmarks.scripts import Script, run_scripts, scripts_parser
 SCRIPTS = {
     "curves": Script("Figs. 12 and 13", ("jobs",)),
     "breakdown": Script("Figs. 4 to 7, and 17", ("jobs",)),
-    "balancers": Script("Figs. 14 and 15", ("jobs",)),
+    "balancers": Script("Fig. 14", ("jobs",)),
+    "replicas": Script("Fig. 15", ("jobs",)),
     "burst": Script("Fig. 16", ("jobs",), ("--policies", "fcfs", "plas", "quire")),
     "policies": Script("Fig. 18", (), ("--workloads", "sharegpt", "--loads", "1.5")),
     "levels": Script("the queues of Fig. 10", (), ("--workloads", "sharegpt")),

@@ -15,9 +15,9 @@ from zlib import crc32
 
 from benchmarks.ayo.asking import ModelCall
 from benchmarks.ayo.modules import TOP_N
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.graphs.primitives import Op, Primitive
+from quire.programs.workflow.graphs.values import LISTS, ValueType
 from quire.programs.workflow.speculation import Experience
-from quire.programs.workflow.values import LISTS, ValueType
 
 SAME_ORDER = 0.5
 """That the next best text of a ranking is the next one that the search has found, as long as all

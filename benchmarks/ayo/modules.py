@@ -18,7 +18,7 @@ from benchmarks.ayo.stated import Stated
 from benchmarks.ayo.texts import ANSWER_TOKENS, QUERY_TOKENS, SITUATE_TOKENS, VERDICT_TOKENS
 from benchmarks.ayo.world import EMBEDDER, RANKER
 from quire.core.ids import ModelId
-from quire.programs.workflow.prompts import Prompt, PromptPart
+from quire.programs.workflow.graphs.prompts import Prompt, PromptPart
 
 NUM_QUERIES, NUM_FOUND, TOP_N = 3, 16, 3
 

@@ -29,8 +29,8 @@ from benchmarks.measurement import Figure, figure
 from benchmarks.options import plain_parser, rounds_of
 from benchmarks.report import emit, print_table
 from quire.programs.workflow import Graph, GraphCache
-from quire.programs.workflow.primitives import Primitive
-from quire.programs.workflow.scheduler import GraphScheduler
+from quire.programs.workflow.execution.scheduler import GraphScheduler
+from quire.programs.workflow.graphs.primitives import Primitive
 
 
 class AtOnce:

@@ -17,9 +17,9 @@ from benchmarks.ayo.texts import QUERY_TOKENS, tokens_of
 from benchmarks.ayo.world import EMBEDDER, RANKER, World
 from quire.core.calls import SPARE_PRIORITY
 from quire.programs.workflow import Graph
-from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import AT_ONCE, PREFILLS, Op, Primitive
-from quire.programs.workflow.prompts import PromptPart
+from quire.programs.workflow.graphs.object_store import GraphState
+from quire.programs.workflow.graphs.primitives import AT_ONCE, PREFILLS, Op, Primitive
+from quire.programs.workflow.graphs.prompts import PromptPart
 from quire.programs.workflow.runners.encoding import NUM_AHEAD
 from quire.programs.workflow.speculation import Run, SpeculativeRuns
 

@@ -45,10 +45,10 @@ from quire.node import Node
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
 from quire.programs.workflow import OptPass, StepLog, run_query
-from quire.programs.workflow.graph_cache import GraphCache
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.execution.watching import PrimitiveStep
+from quire.programs.workflow.graphs.primitives import Primitive
+from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.running import Config, Query, query_program
-from quire.programs.workflow.watching import PrimitiveStep
 
 
 class Moment(NamedTuple):

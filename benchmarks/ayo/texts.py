@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from zlib import crc32
 
-from quire.programs.workflow.prompts import PromptPart
+from quire.programs.workflow.graphs.prompts import PromptPart
 
 CHARS_PER_TOKEN = 4
 QUESTION_TOKENS = 16

@@ -18,7 +18,7 @@ from benchmarks.ayo.modules import MODULES, Module
 from benchmarks.ayo.playing import play_one
 from benchmarks.ayo.query import PacedQuery
 from benchmarks.ayo.systems import System
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 
 COMPARED: Mapping[str, System] = MappingProxyType(
     {

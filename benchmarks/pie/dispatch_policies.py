@@ -17,10 +17,8 @@ class Eager:
     max_commands: int | None = 1
     is_adaptive: bool = False
 
-    def ready_at_s(
-        self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
-    ) -> float | None:
-        return now_s if num_in_flight == 0 and num_ready else None
+    def ready_at_s(self, num_ready: int, oldest_ready_s: float, now_s: float) -> float | None:
+        return now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,7 @@ class KOnly:
     def max_commands(self) -> int | None:
         return self.k
 
-    def ready_at_s(
-        self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
-    ) -> float | None:
-        if num_in_flight or not num_ready:
-            return None
+    def ready_at_s(self, num_ready: int, oldest_ready_s: float, now_s: float) -> float | None:
         return now_s if num_ready >= self.k else oldest_ready_s + K_ONLY_PATIENCE_S
 
 
@@ -52,7 +46,5 @@ class TOnly:
     max_commands: int | None = None
     is_adaptive: bool = False
 
-    def ready_at_s(
-        self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
-    ) -> float | None:
-        return None if num_in_flight or not num_ready else oldest_ready_s + self.t_s
+    def ready_at_s(self, num_ready: int, oldest_ready_s: float, now_s: float) -> float | None:
+        return oldest_ready_s + self.t_s

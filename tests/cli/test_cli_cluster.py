@@ -22,7 +22,7 @@ from cli_invoke import Ran, invoke
 from quire.cli.cluster_options import cluster_commands
 from quire.cluster.deployment.expansion import Expansion, KeyFileContents, make_keys, make_state_dir
 from quire.cluster.deployment.folder import process_folder
-from quire.cluster.deployment.keeper import Keeper
+from quire.cluster.deployment.keeper import Keeper, Readiness
 from quire.cluster.deployment.process import ProcessSpec
 from quire.cluster.deployment.reading import read_cluster
 from quire.cluster.deployment.running import identify
@@ -52,8 +52,8 @@ def leave_running(state_dir: Path) -> int:
     wanted = Expansion(cluster, state_dir, make_keys(cluster, state_dir)).nodes()[0]
 
     async def start() -> int:
-        async def probe(url: str) -> bool:
-            return True
+        async def probe(url: str) -> Readiness:
+            return Readiness(is_ready=True)
 
         async def tell(url: str, spec: ProcessSpec) -> str:
             return ""

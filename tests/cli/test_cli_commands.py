@@ -20,8 +20,8 @@ OF_NODES = {
     "numpy", "jinja2", "tokenizers", "quire.programs", "quire.control", "quire.engine",
 }  # fmt: skip
 OF_ENGINES = {"torch", "transformers", "safetensors"}
-LIGHT = ("ps", "top", "attach", "logs", "kill", "push", "new")
-"""Those that ask a running node or write a file."""
+LIGHT = ("ps", "top", "attach", "logs", "kill", "push", "new", "status", "down")
+"""Those that ask a running node or cluster, or write a file."""
 
 SHOWN = """
 import contextlib, io, json, sys

@@ -119,6 +119,27 @@ def test_pieces_of_one_text_make_one_text(
     assert capsys.readouterr().out == "a\n"
 
 
+@pytest.mark.parametrize(
+    ("stream", "result", "expected"),
+    [
+        (True, "ab", "ab\n"),
+        (True, "abc", "ab\nabc\n"),
+        (True, {"text": "ab"}, 'ab\n{\n  "text": "ab"\n}\n'),
+        (True, None, "ab\n"),
+        (False, "ab", "a\nb\nab\n"),
+    ],
+    ids=["the same", "another", "no text", "none", "by lines"],
+)
+def test_a_result_that_was_streamed_is_not_printed_again(
+    stream: bool, result: Any, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shown_by(stream) as show:
+        show("a")
+        show("b")
+    show.print_result(result)
+    assert capsys.readouterr().out == expected
+
+
 def test_names_that_clients_make_up_are_text_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """A session's name is a header of a request: it must not break ``quire ps`` for its owner."""
     program = {

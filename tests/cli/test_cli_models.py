@@ -35,7 +35,7 @@ def test_the_shipped_model_and_named_directories(
     mini, reader, other = (line.split() for line in ran.out.splitlines() if "MiB" in line)
     assert mini[:2] == ["quire-mini", "llama"]
     assert reader[:2] == ["quire-reader", "llama"]
-    assert other == [tmp_path.name, "qwen3", "28", "64", "40960", "3", "MiB", "--model"]
+    assert other == [tmp_path.name, "qwen3", "28", "64", "40960", "3", "MiB", "model"]
 
 
 def test_what_a_configuration_does_not_say_is_a_question_mark(
@@ -51,7 +51,7 @@ def test_what_a_configuration_does_not_say_is_a_question_mark(
 @pytest.mark.parametrize(
     ("changes", "code", "served", "part"),
     [
-        ({"new_key": 3}, 0, "--model", "new_key = 3"),
+        ({"new_key": 3}, 0, "model", "new_key = 3"),
         ({"is_causal": False}, 1, "no", "both directions"),
         (
             {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]},
@@ -59,7 +59,7 @@ def test_what_a_configuration_does_not_say_is_a_question_mark(
             "no",
             "Nearest is Qwen3ForCausalLM",
         ),
-        ({"architectures": ["Qwen3ForSequenceClassification"]}, 0, "--encoder", ""),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, 0, "encoder", ""),
     ],
 )
 def test_what_cannot_be_served_is_told(

@@ -41,6 +41,7 @@ import asyncio
 
 import msgspec
 
+from quire.cluster.engines.overlapping import answered_while_sending
 from quire.core.ids import TenantId
 from quire.server.microserving.addresses import KvAddresses
 
@@ -68,17 +69,23 @@ async def route(request, engines):
     received = await receiver.prep_recv(request, len(prompt) - 1, prompt=prompt)
     address = KEYS.open(received.kv_addr_info, TenantId("default"))
     relay = await at("after_prep_recv", address.data_address)
-    if received.matched_len < received.end:
-        there = msgspec.structs.replace(address, data_address=relay or address.data_address)
-        sent = msgspec.structs.replace(received, kv_addr_info=KEYS.seal(there))
-        await sender.remote_send(
-            request, sent, begin=received.matched_len, end=received.end, prompt=prompt
-        )
-    await at("after_remote_send")
-    if request.prompt is None:
-        answer = await receiver.send(request)
-    else:
+    if received.matched_len >= received.end:
+        await at("after_remote_send")
         answer = await receiver.start_generate(request, received.end, received=received)
+    else:
+        there = msgspec.structs.replace(address, data_address=relay or address.data_address)
+        there = msgspec.structs.replace(received, kv_addr_info=KEYS.seal(there))
+        begin, end = received.matched_len, received.end
+
+        async def sending():
+            sent = await sender.remote_send(request, there, begin=begin, end=end, prompt=prompt)
+            await at("after_remote_send")
+            return sent
+
+        answering = receiver.start_generate(request, received.end, received=received)
+        answer = await answered_while_sending(
+            sending(), answering, request.work, lambda sent: None
+        )
     await at("after_start_generate")
     return answer
 '''

@@ -25,6 +25,7 @@ from quire.server.answers.resuming.told_tokens import (
     ToldChunk,
 )
 from quire.server.answers.resuming.told_whole import WHOLE, WholeHead
+from quire.server.microserving.headers import RECEIVED_HEADER
 
 MODEL = "stand-in"
 CLUSTER_KEY = "the-cluster-key"
@@ -41,12 +42,18 @@ def continuation(prompt: str, num_tokens: int) -> str:
 
 @dataclass
 class Lease:
-    """``arrived``: the indices of tokens that have come."""
+    """``arrived``: the indices of tokens that have come. ``over``: all have come, or it has
+    ended."""
 
     prompt: str
     begin: int
     end: int
     arrived: set[int] = field(default_factory=set)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def look(self) -> None:
+        if self.arrived == set(range(self.begin, self.end)):
+            self.over.set()
 
 
 class StandInNode:
@@ -69,10 +76,14 @@ class StandInNode:
         self.cached: list[str] = []
         self.leases: dict[str, Lease] = {}
         self.num_prefilled = 0
+        self.num_awaiting = 0
+        """Requests that have begun to wait for their lease."""
         self.health: dict[str, Any] = {"status": "ok", "detail": ""}
         self.health_status = 200
         self.models = [MODEL]
         self.stored: set[str] = set()
+        self.programs: list[dict[str, Any]] = []
+        """Its records of programs and sessions, for who empties it."""
         self.silent = asyncio.Event()
         self.silent.set()
         """Cleared: it accepts requests and answers none, as a stopped process does."""
@@ -104,11 +115,15 @@ class StandInNode:
         if asked.path.startswith("/v1/microserving/"):
             return await self._microserving(asked)
         if asked.target == "/v1/programs" and "x-quire-cluster-key" in asked.headers:
-            return said({"data": []})  # a router empties it
+            return said({"data": self.programs})  # a router empties it
         self.asked.append(asked)
         self.has_been_asked.set()
         if self.refusal is not None:
             return self.refusal
+        received = asked.headers.get(RECEIVED_HEADER)
+        await self._waited_for(received)
+        if received is not None and self.leases.pop(received, None) is None:
+            return refused(404, "unknown_handle", "no such lease")
         if asked.path == "/tokenize":
             text = _rendered(asked.json) if "messages" in asked.json else asked.json["prompt"]
             return said({"count": len(text), "tokens": list(map(ord, text))})
@@ -144,6 +159,8 @@ class StandInNode:
             await self.call_gates[call].wait()
         if call in self.call_cuts:
             raise Cut
+        if call == "start_generate":
+            await self._waited_for(body.get("kv_addr_info"))
         if call == "start_generate" and asked.headers.get(TELLS_HEADER):
             self._start_generate(body)  # takes its lease
             return self._told(asked)
@@ -165,7 +182,8 @@ class StandInNode:
             return refused(400, "invalid_argument", f"end {end} of {len(prompt)}")
         matched = min(self._matched(prompt), end)
         number = f"{self.name}:{next(_numbers)}"
-        self.leases[number] = Lease(prompt, matched, end)
+        self.leases[number] = lease = Lease(prompt, matched, end)
+        lease.look()
         return said(
             {
                 "kv_addr_info": number,
@@ -188,7 +206,8 @@ class StandInNode:
             return refused(400, "invalid_argument", f"{begin}:{end} of {lease}")
         self._prefill(prompt[:end])
         lease.arrived |= set(range(begin, end))
-        if lease.arrived == set(range(lease.begin, lease.end)):
+        lease.look()
+        if lease.over.is_set():
             receiver.cached.append(prompt[: lease.end])
         return said({"num_tokens": end - begin, "num_bytes": end - begin, "elapsed_s": 0.0})
 
@@ -207,8 +226,16 @@ class StandInNode:
         return self._generate(prompt, body, body.get("num_generated", 0))
 
     def _leases(self, body: dict[str, Any]) -> Said:
-        self.leases.pop(body["kv_addr_info"], None)
+        lease = self.leases.pop(body["kv_addr_info"], None)
+        if lease is not None:
+            lease.over.set()
         return said({})
+
+    async def _waited_for(self, number: str | None) -> None:
+        """Return when all has come to the lease, or it has ended."""
+        if (lease := self.leases.get(number or "")) is not None:
+            self.num_awaiting += 1
+            await lease.over.wait()
 
     # -- generating --------------------------------------------------------------------------------
 

@@ -64,6 +64,80 @@ async def test_a_running_answer_moves_with_what_is_computed(path: str) -> None:
         await until(lambda: not any(node.num_outstanding for node in w.router.nodes))
 
 
+async def shown(w: World) -> dict[str, float]:
+    """The router's series of answers that change their node, without the common prefix."""
+    text = (await w.http.get("/metrics")).text
+    lines = [line.rpartition(" ") for line in text.splitlines() if "router_answer" in line]
+    return {
+        name.removeprefix("quire_router_"): float(value)
+        for name, _, value in lines
+        if not name.startswith("#") and "_created" not in name and "bucket" not in name
+    }
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_moves_are_counted_with_their_pauses(stream: bool) -> None:
+    async with world(2, resumes=True) as w:
+        assert (await shown(w))["answer_moves_begun_total"] == 0
+        w.nodes[0].tokens = w.nodes[0].whole_tokens = asyncio.Semaphore(5)
+        path, body = "/v1/chat/completions", {"max_tokens": NUM_TOKENS, "stream": stream}
+        body["messages"] = [{"role": "user", "content": PROMPT}]
+        task = asyncio.create_task(w.http.post(path, json=body))
+        await until(lambda: any(num_told(one) == 5 for one in running(w)))
+        w.nodes[1].tokens = w.nodes[1].whole_tokens = asyncio.Semaphore(1)
+        assert (await drain(w))["num_moved"] == 1
+        await until(lambda: any(num_told(one) == 6 for one in running(w)))
+        found = await shown(w)
+        assert found["answer_moves_begun_total"] == 1
+        assert found['answers_continued_total{cause="move",outcome="done"}'] == 1
+        assert found['answer_pause_seconds_count{cause="move"}'] == 1
+        for _ in range(NUM_TOKENS):
+            w.nodes[1].tokens.release()
+        assert (await task).status_code == 200
+        assert await shown(w) == found
+
+
+async def test_answers_that_stay_fail_or_lose_their_client_are_told_apart() -> None:
+    async with world(2, resumes=True) as w:
+        body = {"prompt": PROMPT, "max_tokens": NUM_TOKENS}
+        task = await begun(w, "/v1/completions", body)
+        w.nodes[1].call_cuts = {"prep_recv"}
+        assert (await drain(w))["num_moved"] == 0
+        found = await shown(w)
+        assert found.pop("answer_moves_begun_total") == 1
+        assert found == {'answers_continued_total{cause="move",outcome="stayed"}': 1}
+        for _ in range(NUM_TOKENS):
+            w.nodes[0].tokens.release()
+        await task
+    async with world(2, resumes=True) as w:
+        task = await begun(w, "/v1/completions", body)
+        w.nodes[1].call_gates["start_generate"] = asyncio.Event()
+        await w.nodes[0].peer.die()
+        await until(lambda: any(call == "start_generate" for call, _ in w.nodes[1].calls))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        aborted = w.router.metrics._continued.labels("loss", "aborted")
+        await until(lambda: aborted._value.get() == 1)
+    async with world(1, resumes=True) as w:
+        task = await begun(w, "/v1/completions", body)
+        await w.nodes[0].peer.die()
+        assert "engine_lost" in await task
+        found = await shown(w)
+        assert found['answers_continued_total{cause="loss",outcome="failed"}'] == 1
+        assert not any("pause" in name for name in found)
+
+
+async def test_a_session_is_no_program_that_stays() -> None:
+    record = {"object": "program", "state": "running", "parent": None}
+    async with world(2, resumes=True) as w:
+        w.nodes[0].programs = [
+            {**record, "id": "prog-1", "form": "session"},
+            {**record, "id": "prog-2", "form": "inferlet"},
+        ]
+        assert list((await drain(w))["programs_that_stay"]) == ["prog-2"]  # type: ignore[call-overload]
+
+
 async def test_what_comes_while_pages_move_is_sent_too() -> None:
     async with world(2, resumes=True) as w:
         task = await begun(w, "/v1/completions", {"prompt": PROMPT, "max_tokens": 40})

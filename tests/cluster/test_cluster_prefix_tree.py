@@ -52,15 +52,6 @@ def test_it_forgets_what_was_used_longest_ago_from_its_end() -> None:
     assert tree.matched("xyz") == {2: 2}
 
 
-def test_a_holder_that_has_lost_everything_is_removed() -> None:
-    tree: PrefixTree[int] = PrefixTree(block=1)
-    tree.add("ab", 1)
-    tree.add("abc", 2)
-    tree.remove(2)
-    assert tree.matched("abc") == {1: 2}
-    assert len(tree) == 2
-
-
 def ask(prompt: str, home: str | None = None) -> Request:
     request = Request("POST", "/v1/completions", [], msgspec.json.encode({"prompt": prompt}), "r")
     request.home = home

@@ -257,3 +257,22 @@ def test_a_strategy_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixtu
     assert waited == [0.5, 1.5, 0.5, 0.5, None]
     assert guard.last_blocked == "mine.py:route"
     assert "strategy mine.py:route has blocked the router" in caplog.text
+
+
+async def test_a_failure_names_the_line_of_the_strategy() -> None:
+    source = """
+async def route(request, engines):
+    if "Hi" in request.prefix:
+        return await chosen(engines).send(request)
+    return await engines[0].send(request)
+
+def chosen(engines):
+    return {"a": engines[0]}["zz"]
+"""
+    async with world(1) as w:
+        assert (await w.put(name="route", source=source)).status_code == 200
+        error = (await w.complete("Hi")).json()["error"]
+        assert error["message"].endswith("has failed for this request: KeyError: 'zz' (line 8)")
+        source = source.replace('{"a": engines[0]}["zz"]', "int('x', base=engines)")
+        assert (await w.put(name="route", source=source)).status_code == 200
+        assert "(line 8)" in (await w.complete("Hi")).json()["error"]["message"]

@@ -35,7 +35,7 @@ DIVIDING: dict[str, tuple[int, StrategySource]] = {
 
 async def no_lease_is_left(w: World) -> None:
     await until(lambda: not any(node.leases for node in w.nodes))
-    assert [node.num_outstanding for node in w.router.nodes] == [0] * len(w.nodes)
+    await until(lambda: not any(node.num_outstanding for node in w.router.nodes))
 
 
 @pytest.mark.parametrize("name", DIVIDING)
@@ -92,6 +92,72 @@ async def test_a_chat_is_divided_too() -> None:
         assert answer.json()["node"] == "node-1"
         assert (prefill.num_prefilled, decode.num_prefilled) == (rendered - 1, 1)
         await no_lease_is_left(w)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_the_answer_is_asked_for_while_the_tokens_are_on_their_way(path: str) -> None:
+    body = {"prompt": LONG, "max_tokens": 4}
+    if path != "/v1/completions":
+        body = {"messages": [{"role": "user", "content": LONG}]}
+    async with world(2, "disaggregated") as w:
+        prefill, decode = w.nodes
+        prefill.call_gates["remote_send"] = gate = asyncio.Event()
+        task = asyncio.create_task(w.http.post(path, json=body))
+        await until(lambda: decode.num_awaiting == 1)
+        assert decode.num_prefilled == 0
+        gate.set()
+        assert (await task).status_code == 200
+        assert decode.num_prefilled == 1
+        await no_lease_is_left(w)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_a_sender_that_dies_while_its_receiver_waits_is_done_without(
+    path: str, is_killed: bool
+) -> None:
+    body = {"prompt": LONG, "max_tokens": 4}
+    if path != "/v1/completions":
+        body = {"messages": [{"role": "user", "content": LONG}]}
+    async with world(2, "disaggregated") as w:
+        prefill, decode = w.nodes
+        gate = prefill.call_gates["remote_send"] = asyncio.Event()
+        task = asyncio.create_task(w.http.post(path, json=body))
+        await until(lambda: decode.num_awaiting == 1)
+        if is_killed:
+            await prefill.peer.die()
+        else:
+            prefill.call_refusals["remote_send"] = refused(503, "transfer_failed", "cut off")
+            prefill.call_cuts.add("remote_send")
+            gate.set()
+        answer = await task
+        assert answer.status_code == 200, answer.text
+        rendered = LONG if path == "/v1/completions" else f"<user>{LONG}<assistant>"
+        node = w.nodes[int(answer.headers["x-quire-node"][-1])]
+        assert node.num_prefilled == len(rendered), "it computes all of it"
+        assert node is decode or not is_killed
+        await no_lease_is_left(w)
+
+
+@pytest.mark.parametrize("name", ["1P1D", "balance 0.2", "migrating", "quire"])
+@pytest.mark.parametrize(
+    "asked", [{"prompt_logprobs": 0}, {"echo": True, "logprobs": 1}, {"prompt_logprobs": 2, "n": 2}]
+)
+async def test_what_asks_for_log_probabilities_of_its_prompt_goes_whole(
+    name: str, asked: dict[str, object]
+) -> None:
+    """An engine has none of K and V that came from another one, and would refuse it."""
+    num_nodes, source = DIVIDING[name]
+    async with world(num_nodes, source) as w:
+        await w.complete(LONG)
+        w.nodes[0].calls.clear()
+        w.nodes[1].calls.clear()
+        body = {"prompt": LONG + "again", "max_tokens": 4, **asked}
+        held = [asyncio.create_task(w.http.post("/v1/completions", json=body)) for _ in range(3)]
+        assert {(await one).status_code for one in held} == {200}
+        chat = {"messages": [{"role": "user", "content": LONG}], **asked}
+        await w.http.post("/v1/chat/completions", json=chat)
+        assert not [call for node in w.nodes for call in node.calls]
 
 
 @pytest.mark.parametrize("content", [[{"type": "input_audio"}], 7])

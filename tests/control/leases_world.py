@@ -7,6 +7,7 @@ from typing import Any
 
 from control_world import ENGINE, GREEDY, World
 
+from quire.control import Controller
 from quire.control.statistics import Statistics
 from quire.core import commands as c
 from quire.core.batch import BatchOperation
@@ -23,6 +24,8 @@ from quire.core.lease_commands import (
     SendPages,
     TakeLease,
 )
+from quire.core.scheduler_config import SchedulerConfig
+from quire.core.tracing import TraceListener
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.fake_engine.network import FakeNetwork
@@ -42,13 +45,18 @@ class LeaseWorld(World):
         network: FakeNetwork,
         tenants: tuple[TenantConfig, ...] = (),
         control: Any = None,
+        listener: TraceListener | None = None,
         **pool: Any,
     ) -> None:
         """``control``: what stands for its controller, and has it as ``controller``."""
+        if listener is not None:
+            made = Controller(SchedulerConfig(), tenants, listener=listener)
+        else:
+            made = control
         self._pool = fake_pool(**{"page_size": SIZE, "num_blocks": 16, **pool})
         self._network = network
         engine = FakeEngine(self._pool, network=network)
-        super().__init__(engine=engine, tenants=tenants, controller=control)
+        super().__init__(engine=engine, tenants=tenants, controller=made)
         if control is not None:
             self.controller = control.controller
         self.program(form="session")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from control_world import World
+from leases_world import PROMPT as SENT
+from leases_world import LeaseWorld, settle
 
+from quire.control.statistics import ExchangeStatistics
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.fake_engine.engine import StepTime
+from quire.testing.fake_engine.network import BYTES_PER_TOKEN, FakeNetwork
 
 PROMPT = [7, 8, 9, 10, 11, 12, 13, 14, 15]
 """Two whole pages, and a token more."""
@@ -76,3 +80,20 @@ def shown(world: World) -> list[tuple[int, int, int, int]]:
         (one.num_decodes, one.num_chunks, one.num_tokens, one.num_steps)
         for one in world.figures.messages
     ]
+
+
+def test_what_goes_between_engines_is_counted_by_what_carries_it() -> None:
+    network = FakeNetwork()
+    sender, receiver = LeaseWorld(network), LeaseWorld(network)
+    assert sender.figures.exchanged == ()
+    pages = sender.computed(SENT)
+    for is_cut in (False, True):
+        lease = receiver.lease(SENT)
+        network.is_cut = is_cut
+        sender.do(1, sender.send(pages, lease.num_matched, len(SENT), lease))
+        settle(sender, receiver)
+    num_bytes = len(SENT) * BYTES_PER_TOKEN
+    assert sender.figures.exchanged == (ExchangeStatistics("sent", "in_process", 1, 1, num_bytes),)
+    assert receiver.figures.exchanged == (
+        ExchangeStatistics("received", "in_process", 1, 0, num_bytes),
+    )

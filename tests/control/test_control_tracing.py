@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from control_world import ENGINE, MODEL, World
 from encoding_world import EncodingWorld
+from leases_world import PROMPT, LeaseWorld, settle
 
 from quire.control import Controller
 from quire.control.programs.call_notes import MAX_SPANS, message_spans, note_message
@@ -18,6 +19,7 @@ from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
 from quire.testing import ControlHarness, FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.fake_engine.engine import StepTime
+from quire.testing.fake_engine.network import BYTES_PER_TOKEN, FakeNetwork
 
 ONE = ProgramId(1)
 
@@ -282,3 +284,19 @@ def test_transfers_of_an_engine_that_is_lost_are_told_as_lost(told: Told) -> Non
     world.harness.lose_engine(ENGINE)
     [lost] = told.transfers
     assert (lost.program, lost.direction, lost.is_lost) == (1, "out", True)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_send_to_another_engine_is_told_with_what_has_carried_it(is_cut: bool) -> None:
+    told, network = Told(), FakeNetwork()
+    sender, receiver = LeaseWorld(network, listener=told), LeaseWorld(network)
+    lease = receiver.lease(PROMPT)
+    pages = sender.computed(PROMPT)
+    network.is_cut = is_cut
+    sender.do(1, sender.send(pages, 0, len(PROMPT), lease))
+    settle(sender, receiver)
+    (sent,) = told.transfers
+    assert (sent.program, sent.engine, sent.direction, sent.tier) == (ONE, ENGINE, "out", "engine")
+    assert (sent.num_blocks, sent.transport, sent.is_lost) == (3, "in_process", is_cut)
+    assert sent.num_bytes == (0 if is_cut else len(PROMPT) * BYTES_PER_TOKEN)
+    assert sent.start_s <= sent.end_s

@@ -42,8 +42,8 @@ class Arrivals:
         assert isinstance(sink, PoolSink)
         write = sink.write
 
-        def noted(piece: Any, payload: memoryview) -> None:
-            write(piece, payload)
+        def noted(piece: Any, *more: Any) -> None:
+            write(piece, *more)
             with self._changed:
                 self.layers += range(piece.first_layer, piece.first_layer + piece.num_layers)
                 self._changed.notify_all()

@@ -472,3 +472,40 @@ def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_port_that_is_taken(transport: TcpTransport) -> None:
     with pytest.raises(ConfigError, match="no K and V can be received"):
         TcpTransport(transport.address)
+
+
+@pytest.mark.parametrize(
+    ("shares", "window_bytes", "transport"),
+    [
+        (False, 1 << 20, "tcp"),
+        (True, 1 << 20, "shared_memory"),
+        (True, 4 * TOKEN_BYTES, "shared_memory"),
+        (True, 3 * TOKEN_BYTES, "tcp"),  # no piece of four tokens fits into the window
+    ],
+)
+def test_what_carries_the_bytes_is_told_on_both_sides(
+    shares: bool, window_bytes: int, transport: str
+) -> None:
+    limits = ExchangeLimits(shares_memory=shares, window_bytes=window_bytes)
+    sender, receiver = TcpTransport(limits=limits), TcpTransport(limits=limits)
+    try:
+        sink, ends = TokenSink(8), SendEnds()
+        receiver.accept(LEASE, KEY, sink)
+        sender.send(target(receiver), TokenSource(8, step=4), ends)
+        sent = ends.take()
+        assert (sent.error, sent.transport) == (None, transport)
+        assert sink.carriers == {transport}
+    finally:
+        sender.close()
+        receiver.close()
+
+
+def test_what_never_reaches_the_receiver_was_carried_by_nothing() -> None:
+    sender, receiver = TcpTransport(), TcpTransport()
+    receiver.close()
+    ends = SendEnds()
+    sender.send(target(receiver), TokenSource(8), ends)
+    sent = ends.take()
+    sender.close()
+    assert sent.error is not None
+    assert sent.transport == ""

@@ -55,7 +55,37 @@ stops = st.builds(
 )
 
 
-class ProgramsMachine(RuleBasedStateMachine):
+class WorldMachine(RuleBasedStateMachine):
+    """What all machines over a ``world`` do besides what they ask of it: time goes on, and every
+    reply is checked."""
+
+    @rule(num_steps=st.integers(1, 6))
+    def step(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.world.harness.step()
+
+    @rule()
+    def step_transfers(self) -> None:
+        for engine in list(self.world.harness.engines):
+            self.world.harness.step_transfers(engine)
+
+    @rule()
+    def run(self) -> None:
+        self.world.harness.run_until_idle(4000)
+        assert not self.world.harness.pending(), self.world.harness.pending()[:3]
+
+    @invariant()
+    def replies_are_exact(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        # Runs behind a failure too, which it must not hide.
+        if hasattr(self, "world") and sys.exc_info()[0] is None:
+            self.world.finish()
+
+
+class ProgramsMachine(WorldMachine):
     """Decodes of programs of two tenants on one engine whose pool is too small for them."""
 
     num_host_blocks = 400
@@ -250,30 +280,3 @@ class ProgramsMachine(RuleBasedStateMachine):
                 **options,
             ),
         )
-
-    # -- time --------------------------------------------------------------------------------------
-
-    @rule(num_steps=st.integers(1, 6))
-    def step(self, num_steps: int) -> None:
-        for _ in range(num_steps):
-            self.world.harness.step()
-
-    @rule()
-    def step_transfers(self) -> None:
-        for engine in list(self.world.harness.engines):
-            self.world.harness.step_transfers(engine)
-
-    @rule()
-    def run(self) -> None:
-        self.world.harness.run_until_idle(4000)
-        assert not self.world.harness.pending(), self.world.harness.pending()[:3]
-
-    @invariant()
-    def replies_are_exact(self) -> None:
-        if hasattr(self, "world"):
-            self.world.check()
-
-    def teardown(self) -> None:
-        # Runs behind a failure too, which it must not hide.
-        if hasattr(self, "world") and sys.exc_info()[0] is None:
-            self.world.finish()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from machines_world import ENGINE, TrackedQueue, World
+from hypothesis.stateful import initialize, rule
+from machines_programs import WorldMachine
+from machines_world import TrackedQueue, World
 
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
@@ -22,7 +21,7 @@ OPAQUE_AT = 5
 """Who begins at another position than 0 holds pages that cannot be computed again."""
 
 
-class TiersMachine(RuleBasedStateMachine):
+class TiersMachine(WorldMachine):
     """Each program holds a text and goes on behind it now and then; between two calls most of them
     are on the host and the disk, in every order of messages and transfers."""
 
@@ -80,30 +79,6 @@ class TiersMachine(RuleBasedStateMachine):
         alive = [actor for actor in self.world.actors if actor.alive]
         if len(alive) > 3:
             self.world.end_program(alive[pick % len(alive)])
-
-    @rule(num_steps=st.integers(1, 6))
-    def step(self, num_steps: int) -> None:
-        for _ in range(num_steps):
-            self.world.harness.step()
-
-    @rule()
-    def step_transfers(self) -> None:
-        self.world.harness.step_transfers(ENGINE)
-
-    @rule()
-    def run(self) -> None:
-        self.world.harness.run_until_idle(4000)
-        assert not self.world.harness.pending(), self.world.harness.pending()[:3]
-
-    @invariant()
-    def replies_are_exact(self) -> None:
-        if hasattr(self, "world"):
-            self.world.check()
-
-    def teardown(self) -> None:
-        # Runs behind a failure too, which it must not hide. Replays the log.
-        if hasattr(self, "world") and sys.exc_info()[0] is None:
-            self.world.finish()
 
 
 class BrokenDiskMachine(TiersMachine):

@@ -45,22 +45,26 @@ def config(name: str = "tools", **settings: Any) -> McpServerConfig:
 class Seen(McpProcess):
     """Remembers every process that was made."""
 
-    made: list[McpProcess]
+    made: list[Seen]
 
     def __init__(self, config: McpServerConfig) -> None:
         super().__init__(config, grace_s=0.2)
         self.made.append(self)
 
+    @property
+    def was_started(self) -> bool:
+        return self._watch is not None
+
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> list[McpProcess]:
-    made: list[McpProcess] = []
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
+    made: list[Seen] = []
     monkeypatch.setattr(Seen, "made", made, raising=False)
     return made
 
 
 @pytest_asyncio.fixture
-async def make(processes: list[McpProcess]) -> AsyncIterator[Make]:
+async def make(processes: list[Seen]) -> AsyncIterator[Make]:
     made: list[McpServers] = []
 
     def servers(*configs: McpServerConfig, clock: VirtualClock | None = None) -> McpServers:
@@ -104,7 +108,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_one_process_serves_everyone_from_the_first_call_on(
-    make: Make, processes: list[McpProcess]
+    make: Make, processes: list[Seen]
 ) -> None:
     servers = make()
     assert servers.pids() == {}
@@ -136,7 +140,7 @@ async def test_a_tenant_sees_its_servers_alone(make: Make, server: str, tenant: 
 
 
 async def test_a_crash_is_told_to_those_who_wait_and_the_next_call_starts_another(
-    make: Make, processes: list[McpProcess], caplog: pytest.LogCaptureFixture
+    make: Make, processes: list[Seen], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     servers = make()
@@ -168,7 +172,7 @@ async def test_one_that_crashes_again_and_again_is_left_alone_for_a_while(
 
 async def test_an_unused_one_is_ended_and_started_again(
     make: Make,
-    processes: list[McpProcess],
+    processes: list[Seen],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -182,7 +186,7 @@ async def test_an_unused_one_is_ended_and_started_again(
     assert caplog.messages.count("ended: it was ended, unused") == 3
 
 
-async def test_a_call_under_way_keeps_it(make: Make, processes: list[McpProcess]) -> None:
+async def test_a_call_under_way_keeps_it(make: Make, processes: list[Seen]) -> None:
     servers = make(config(idle_s=0.001))
     waiting = asyncio.create_task(call(servers, "silence"))
     for _ in range(3):
@@ -193,9 +197,7 @@ async def test_a_call_under_way_keeps_it(make: Make, processes: list[McpProcess]
     assert len(processes) == 1
 
 
-async def test_an_answer_that_does_not_come_in_time(
-    make: Make, processes: list[McpProcess]
-) -> None:
+async def test_an_answer_that_does_not_come_in_time(make: Make, processes: list[Seen]) -> None:
     servers = make()
     await call(servers, "pid")
     patient = limited(processes[0], timeout_s=0.2)
@@ -255,7 +257,7 @@ async def test_what_is_no_message_goes_to_the_log(
 
 
 async def test_others_have_their_turn_while_a_server_sends_without_end(
-    make: Make, processes: list[McpProcess], caplog: pytest.LogCaptureFixture
+    make: Make, processes: list[Seen], caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = make()
     assert await call(servers, "echo", text="x") == "x"
@@ -320,7 +322,7 @@ async def test_what_it_has_started_ends_with_it(make: Make) -> None:
     ],
 )
 async def test_one_that_cannot_be_started(
-    make: Make, settings: dict[str, Any], words: str, processes: list[McpProcess]
+    make: Make, settings: dict[str, Any], words: str, processes: list[Seen]
 ) -> None:
     given = {"command": sys.executable, "args": (str(SERVER),), **settings}
     servers = make(McpServerConfig("tools", **given))
@@ -331,7 +333,7 @@ async def test_one_that_cannot_be_started(
         await call(servers, "pid")
 
 
-async def test_one_that_does_not_read_is_ended(make: Make, processes: list[McpProcess]) -> None:
+async def test_one_that_does_not_read_is_ended(make: Make, processes: list[Seen]) -> None:
     servers = make()
     stuck = [asyncio.create_task(call(servers, "silence", text="x" * 1000))]
     await call(servers, "pid")

@@ -13,6 +13,8 @@ from quire.core.ids import EngineId, TenantId
 from quire.node import EngineReadiness, Node
 from quire.node.transports import InProcessTransport
 from quire.programs import inferlet
+from quire.programs.sandbox.messages import Manifest
+from quire.programs.sandbox.program import WASM_MAGIC, GuestProgram, code_digest
 from quire.programs.workflow import App, Engine, workflow
 from quire.programs.workflow import Node as Component
 from quire.testing import FakeEngine
@@ -64,10 +66,17 @@ async def test_a_workflow_that_needs_no_model_runs_without_one() -> None:
         @inferlet()
         async def any_program(api: object) -> None: ...
 
-        with pytest.raises(ModelNotFound, match=nothing):
-            node.launch(any_program, [], tenant=TENANT)
+        guest = GuestProgram(b"", code_digest(b""), Manifest("any_program"))
+        for program in (any_program, guest):
+            with pytest.raises(ModelNotFound, match=nothing):
+                node.launch(program, [], tenant=TENANT)
     finally:
         await node.stop()
+
+
+def test_a_module_may_use_no_model() -> None:
+    module = WASM_MAGIC + b"\x01\0\0\0"
+    assert not GuestProgram(module, code_digest(module), Manifest("module")).needs_model
 
 
 async def test_a_model_that_was_given_up_is_not_waited_for() -> None:

@@ -126,7 +126,7 @@ def test_parameters_are_data() -> None:
     )
     n = parameters[1]
     assert (n.help, n.default, n.least, n.most) == ("How many.", "3", 1, 9)
-    assert usage(parameters).endswith("[--mode MODE] [--loud LOUD] [--colour COLOUR]")
+    assert usage(parameters).endswith("[--mode MODE] [--loud] [--colour COLOUR]")
     assert usage(parameters_of(any_names)) == "[--NAME VALUE ...]"
 
 

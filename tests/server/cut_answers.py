@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from hypothesis import strategies as st
+
+from quire.server.answers.delivery import Formatter
+from quire.server.answers.generation import PromptChunk
 
 _PARTS = st.sampled_from(
     [
@@ -28,3 +32,15 @@ def cut(text: str, cuts: list[int]) -> list[str]:
     """``text`` in pieces, at least one."""
     places = sorted({0, *(place for place in cuts if place < len(text)), len(text)})
     return [text[start:end] for start, end in pairwise(places)] or [""]
+
+
+def feed_in_parts(
+    formatter: Formatter, chunk: Callable[..., PromptChunk], text: str, cuts: list[int]
+) -> list[bytes]:
+    """Feed ``text`` in pieces, of which the last one ends the answer; returns their events."""
+    pieces = cut(text, cuts)
+    events: list[bytes] = []
+    for number, piece in enumerate(pieces):
+        is_last = number == len(pieces) - 1
+        events += formatter.feed(chunk(piece, finish_reason="stop" if is_last else None))
+    return events

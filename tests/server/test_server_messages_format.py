@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from cut_answers import CUTS, TEXTS, cut
+from cut_answers import CUTS, TEXTS, feed_in_parts
 from hypothesis import given, settings
 
 from quire.core.errors import EngineLost
@@ -81,11 +81,7 @@ def without_call_ids(message: dict[str, Any]) -> dict[str, Any]:
 def test_any_cut_gives_the_same_message(text: str, cuts: list[int]) -> None:
     at_once, in_parts = formatter(), formatter()
     at_once.feed(chunk(text, finish_reason="stop"))
-    pieces = cut(text, cuts)
-    events = []
-    for number, piece in enumerate(pieces):
-        last = number == len(pieces) - 1
-        events += in_parts.feed(chunk(piece, finish_reason="stop" if last else None))
+    events = feed_in_parts(in_parts, chunk, text, cuts)
     found = list(map(payload, [*events, *in_parts.last_events()]))
     whole = json.loads(in_parts.whole())
     assert rebuilt(found) == whole

@@ -13,7 +13,7 @@ from quire.core.config import TenantConfig
 from quire.core.errors import ProgramFailed
 from quire.core.ids import TenantId
 from quire.programs.workflow import App, Engine, Node, StepLog, use_keys, workflow
-from quire.programs.workflow.answer_text import SaidText
+from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.running import run_query
 from quire.testing import LocalNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cut_answers import CUTS, TEXTS, cut
+from cut_answers import CUTS, TEXTS, feed_in_parts
 from hypothesis import given, settings
 
 from quire.core.errors import EngineLost
@@ -71,11 +71,7 @@ def shown(response: dict[str, Any]) -> list[Any]:
 def test_any_cut_gives_the_same_response(text: str, cuts: list[int]) -> None:
     at_once, in_parts = formatter(), formatter()
     at_once.feed(chunk(text, finish_reason="stop"))
-    pieces = cut(text, cuts)
-    events = []
-    for number, piece in enumerate(pieces):
-        last = number == len(pieces) - 1
-        events += in_parts.feed(chunk(piece, finish_reason="stop" if last else None))
+    events = feed_in_parts(in_parts, chunk, text, cuts)
     found = payloads([*events, *in_parts.last_events()])
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     whole = json.loads(in_parts.whole())

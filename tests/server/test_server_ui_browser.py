@@ -142,11 +142,11 @@ def test_why_a_program_waits_and_what_stands_in_the_message_it_waits_behind(
             clients.submit(session, api, "behind")
             expect(line(page, "behind").locator(".state")).to_have_text("its turn")
             line(page, "behind").click()
-            expect(page.locator("#panel .reason")).to_contain_text("the next message to the engine")
+            expect(page.locator("#panel .reason")).to_contain_text("the next batch message to the engine")
         finally:
             engine.gate.set()
         expect(line(page, "behind").locator(".state")).to_have_text("idle")
-        expect(page.locator(".message-words")).to_contain_text("no message under way")
+        expect(page.locator(".message-words")).to_contain_text("no batch message in flight")
 
 
 def test_an_engine_shows_its_pages_by_tier(
@@ -528,6 +528,26 @@ def test_a_narrow_window_shows_what_matters(
         assert (box["x"], box["width"]) == (0, 360)
         page.get_by_role("button", name="Close").click()
         expect(page.locator("#panel")).to_be_hidden()
+
+
+def test_the_id_of_a_program_with_a_long_name_is_in_sight(
+    chromium: Browser, node: RunningServer, api: httpx.Client
+) -> None:
+    """Names with one beginning are told apart by it where the window is narrow."""
+    names = [f"an-agent-of-which-there-are-many-with-a-long-name-{index}" for index in "12"]
+    for name in names:
+        session(api, name)
+    with tab(chromium, width=420, height=800) as page:
+        visit(page, node)
+        choose(page, "an-agent-of-which")
+        for name in names:
+            expect(line(page, name)).to_be_visible()
+            cell = line(page, name).locator(".c-name").bounding_box()
+            known = line(page, name).locator(".id").bounding_box()
+            assert cell is not None
+            assert known is not None
+            assert known["width"] > 0
+            assert known["x"] + known["width"] <= cell["x"] + cell["width"]
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])

@@ -114,9 +114,7 @@ class _Never:
     name = "never"
     max_commands = None
 
-    def ready_at_s(
-        self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
-    ) -> float | None:
+    def ready_at_s(self, num_ready: int, oldest_ready_s: float, now_s: float) -> float | None:
         return now_s + 1
 
 

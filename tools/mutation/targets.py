@@ -151,7 +151,7 @@ GROUPS = (
     Group(
         "workflow",
         ("programs/workflow/**/*.py",),
-        ("programs/workflow/test_*.py", "server/test_server_workflows.py"),
+        ("programs/workflow/**/test_*.py", "server/test_server_workflows.py"),
     ),
     Group(
         "translation",

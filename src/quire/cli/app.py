@@ -22,13 +22,18 @@ from quire.cli.shell_completion import mend_zsh
 from quire.cli.signals import ended_like_ctrl_c
 from quire.core.errors import ConfigError, ModelError, QuireError
 
+SUMMARY = (
+    "An LLM inference server with the OpenAI and Anthropic HTTP APIs, which also runs programs "
+    "next to the engine."
+)
+
 
 def build_app() -> typer.Typer:
     """Return the command line as a typer application. Only the command that is used is imported."""
     mend_zsh()
     app = typer.Typer(
         name="quire",
-        help="Quire serves LLM programs, not prompts.",
+        help=SUMMARY,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
@@ -61,7 +66,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Quire serves LLM programs, not prompts."""
+    """The options of ``quire`` itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -37,6 +37,7 @@ class NodeClient:
         """
         self.url = node_url(url)
         self.headers = key_headers(api_key)
+        self._api_key = api_key
         self._http = httpx.Client(base_url=self.url, headers=self.headers, timeout=TIMEOUT)
 
     def __enter__(self) -> Self:
@@ -50,6 +51,10 @@ class NodeClient:
     ) -> None:
         self._http.close()
 
+    def another(self) -> NodeClient:
+        """Return a further client of the same node, for another thread."""
+        return NodeClient(self.url, self._api_key)
+
     def models(self) -> list[dict[str, Any]]:
         """Return the models that the node serves, the default model first."""
         return list(self._call("GET", "/v1/models")["data"])
@@ -60,6 +65,16 @@ class NodeClient:
             return self._http.get("/ready").status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
+
+    def sandbox_stage(self) -> str:
+        """Return what a sandbox process of the node that starts is doing; an empty text if none
+        starts, or the node does not say (a router)."""
+        try:
+            health = self._http.get("/health").json()
+        except (httpx.TransportError, ValueError):
+            return ""
+        sandboxes = health.get("sandbox", {}).values() if isinstance(health, dict) else ()
+        return next((one["detail"] for one in sandboxes if one["state"] == "starting"), "")
 
     def programs(self) -> list[dict[str, Any]]:
         """Return the programs of this caller, sessions included."""

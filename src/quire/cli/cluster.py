@@ -1,4 +1,7 @@
-"""``quire up``, ``status``, ``down``: a cluster of nodes and routers that one file describes."""
+"""``quire status`` and ``down``, and what they have in common with ``up``: a cluster of nodes and
+routers that one file describes.
+
+Must not import the commands that a cluster runs: their options are read by ``up`` alone."""
 
 from __future__ import annotations
 
@@ -12,13 +15,12 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from quire.cli.cluster_options import cluster_commands
 from quire.cli.console import escaped, messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cluster.deployment.deployment import Deployment
 from quire.cluster.deployment.plan import Wave
 from quire.cluster.deployment.process import ProcessState
-from quire.cluster.deployment.reading import read_cluster
+from quire.cluster.deployment.reading import UNREAD, Commands, read_cluster
 from quire.cluster.deployment.report import ClusterReport
 from quire.cluster.deployment.spec import ClusterSpec
 from quire.core.errors import InvalidArgument
@@ -32,19 +34,19 @@ StateDir = Annotated[
     typer.Option(
         envvar="QUIRE_STATE_DIR",
         show_default="~/.local/state/quire",
-        help="Where clusters keep their keys, logs, and what they know of their processes.",
+        help="Directory of the clusters' keys, logs and process records.",
     ),
 ]
 
 
-class _Progress:
+class RolloutLines:
     """Prints each step and each change as a line. Implements ``DeploymentWatcher``."""
 
     def ray(self, words: str) -> None:
         messages().print(escaped(words))
 
     def planned(self, wave: Wave) -> None:
-        for line in _lines(wave):
+        for line in lines_of(wave):
             messages().print(line)
 
     def changed(self, state: ProcessState) -> None:
@@ -56,61 +58,18 @@ class _Progress:
         messages().print(escaped(f"  {state.name} {state.phase}{where}{detail}"))
 
 
-def up(
-    file: File = Path("cluster.yaml"),
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
-    ] = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Start a cluster, or change a running one to what its file says.
-
-    Nodes are replaced one at a time: each is drained, and the next one waits until it is ready.
-    Routers learn of new nodes before old ones go. Done again without a change, it does nothing;
-    after a loss of Ray it starts Ray again, and finds the processes that went on.
-
-    Needs the extra 'ray': pip install 'quire[ray]'.
-
-    Examples:
-
-        quire up examples/cluster/local.yaml
-
-        quire up cluster.yaml --dry-run
-    """
-    cluster, deployment = _deployment(file, state_dir)
-    if dry_run:
-        waves = deployment.plan()
-        for number, wave in enumerate(waves, start=1):
-            for line in _lines(wave):
-                output().print(f"{number}. {line}")
-        if not waves:
-            output().print(f"{cluster.name} is as {file} says")
-        return
-    report = deployment.up(_Progress())
-    for state in report.processes:
-        if state.kind == "router":
-            url = state.url
-            output().print(f"{cluster.name} serves on {url} (OpenAI clients: base_url={url}/v1)")
-    place = "" if state_dir is None else f" --state-dir {state_dir}"
-    for line in (
-        f"'quire status {file}{place}' shows it, 'quire down {file}{place}' ends it",
-        f"the key for /router (to change strategy and nodes) is in {deployment.admin_key_file}",
-    ):
-        output().print(escaped(line), soft_wrap=True)
-
-
 def status(
     file: File = Path("cluster.yaml"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Refresh the table until Ctrl-C.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Show the processes of a cluster: where they run, since when, how often they were started
-    again, and how busy the nodes are.
+    """Show the processes of a cluster: machine, start time, number of restarts, and how busy the
+    nodes are.
 
-    Ends with status 1 unless everything is ready and kept.
+    Ends with status 1 unless every process is ready and has its keeper.
 
     Examples:
 
@@ -122,7 +81,7 @@ def status(
     """
     if watch and as_json:
         raise InvalidArgument("--watch shows a table: leave out --json")
-    _, deployment = _deployment(file, state_dir)
+    _, deployment = deployment_of(file, state_dir)
     if watch:
         with Live(console=output(), auto_refresh=False) as shown_again:
             while True:
@@ -143,26 +102,29 @@ def status(
 def down(file: File = Path("cluster.yaml"), state_dir: StateDir = None) -> None:
     """End a cluster: drain and end its processes, routers first, then its Ray; remove its files.
 
-    Ends processes of the cluster that nothing keeps any more, too, and nothing else.
+    Also ends processes of the cluster that have lost their keeper. Ends nothing else.
 
     Examples:
 
         quire down cluster.yaml
     """
-    cluster, deployment = _deployment(file, state_dir)
-    unkept = deployment.down(_Progress())
+    cluster, deployment = deployment_of(file, state_dir)
+    unkept = deployment.down(RolloutLines())
     for name in unkept:
         messages().print(f"{name} ended, which nothing had kept")
     output().print(f"{cluster.name} is down")
 
 
-def _deployment(file: Path, state_dir: Path | None) -> tuple[ClusterSpec, Deployment]:
-    cluster = read_cluster(file, cluster_commands())
+def deployment_of(
+    file: Path, state_dir: Path | None, commands: Commands = UNREAD
+) -> tuple[ClusterSpec, Deployment]:
+    """Return the cluster of the file and its deployment. ``commands``: whose options are read."""
+    cluster = read_cluster(file, commands)
     base = state_dir or Path.home() / ".local" / "state" / "quire"
     return cluster, Deployment(cluster, base.absolute() / cluster.name, os.environ)
 
 
-def _lines(wave: Wave) -> list[str]:
+def lines_of(wave: Wave) -> list[str]:
     return [escaped(f"{step.action} {step.name}: {step.reason}") for step in wave]
 
 

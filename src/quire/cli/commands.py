@@ -86,8 +86,8 @@ PANELS = {
         Subcommand(
             "router",
             "router",
-            "Serve the API of many nodes at one address, by a strategy that can be exchanged while "
-            "it runs.",
+            "Serve the API of many nodes at one address; a strategy chooses the node of each "
+            "request.",
         ),
         Subcommand(
             "demo",
@@ -98,7 +98,7 @@ PANELS = {
         Subcommand(
             "replay",
             "replay",
-            "Run a recorded event log again and report where this release decides differently.",
+            "Replay an event log and report where this release decides differently.",
         ),
         Subcommand(
             "trace",
@@ -108,23 +108,26 @@ PANELS = {
         Subcommand(
             "sim",
             "sim.command",
-            "Play programs in virtual time and report how long they take under each policy.",
+            "Simulate programs in virtual time and report how long they take under each policy.",
         ),
         Subcommand(
             "profile",
             "profile.command",
-            "Measure what an engine's messages cost, and write it for 'quire sim --profile'.",
+            "Measure the cost of an engine's batch messages, for 'quire sim --profile'.",
         ),
     ),
     "Work with a cluster": (
         Subcommand(
-            "up", "cluster", "Start a cluster, or change a running one to what its file says."
+            "up",
+            "cluster_up",
+            "Start the cluster that a file describes, or change a running one after an edit of "
+            "the file.",
         ),
         Subcommand(
             "status",
             "cluster",
-            "Show the processes of a cluster: where they run, since when, how often they were "
-            "started again, and how busy the nodes are.",
+            "Show the processes of a cluster: machine, start time, number of restarts, and how "
+            "busy the nodes are.",
         ),
         Subcommand(
             "down",
@@ -145,7 +148,7 @@ PANELS = {
         Subcommand(
             "workflow",
             "workflow.command",
-            "List the workflows, run one, or explain what the optimiser makes of it.",
+            "List the workflows, run one, or explain how the optimiser changes its graph.",
         ),
         Subcommand(
             "push",
@@ -161,7 +164,8 @@ PANELS = {
         Subcommand(
             "top",
             "top.command",
-            "Watch a running node: its engines, and what each program does, has had and waits for.",
+            "Watch a running node: its engines, and for each program its state, its service and "
+            "what it waits for.",
         ),
         Subcommand(
             "attach",
@@ -183,22 +187,22 @@ PANELS = {
         Subcommand(
             "models",
             "models",
-            "List the shipped model and directories you name, or the models of a running node "
+            "List the shipped models and model directories, or the models of a running node "
             "(--url).",
         ),
         Subcommand(
             "doctor",
             "doctor",
-            "Report what this machine has, what Quire will use of it, and what to install for "
-            "more.",
+            "Report what this machine has, what Quire uses of it, and which optional packages are "
+            "missing.",
         ),
     ),
     "Set up": (
         Subcommand(
             "compile",
             "compile",
-            "Compile the control core, so that each call and token costs the node less processor "
-            "time.",
+            "Compile the control layer to machine code: each call and token then takes less "
+            "processor time.",
         ),
     ),
 }

@@ -25,7 +25,10 @@ from quire.core.errors import InvalidArgument
 
 def compile(
     check: Annotated[
-        bool, typer.Option("--check", help="Build nothing; status 1 if a node would run Python.")
+        bool,
+        typer.Option(
+            "--check", help="Build nothing; exit with status 1 if a node would run Python."
+        ),
     ] = False,
     remove: Annotated[
         bool, typer.Option("--remove", help="Delete everything that was compiled.")
@@ -39,13 +42,14 @@ def compile(
         ),
     ] = None,
 ) -> None:
-    """Compile the control core, so that each call and token costs the node less processor time.
+    """Compile the control layer to machine code: each call and token then takes less processor
+    time.
 
     The parts of the simulator that run for each message are compiled with it. Needs a C compiler
     and the extra 'quire[compile]'; takes half a minute on two cores. Nodes that are started
-    afterwards use the compiled code. After an update of Quire or of Python, or an edit of a source,
-    they run Python again until this command is repeated. With QUIRE_COMPILED=0 in its environment a
-    node always runs Python. 'quire doctor' tells which of the two a node would run.
+    afterwards use the compiled code. After an update of Quire or Python, or an edit of a source
+    file, nodes run Python again until you repeat this command. With QUIRE_COMPILED=0 in its
+    environment a node always runs Python. 'quire doctor' shows which of the two a node would run.
 
     Examples:
 

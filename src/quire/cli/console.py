@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from threading import Timer
 from typing import Any
 
@@ -81,43 +82,68 @@ def show_message(text: str) -> None:
     output().print(escaped(text))
 
 
-@contextmanager
-def shown(stream: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that prints a program's messages: each on its own lines, or (``stream``)
-    without line ends, as pieces of one text."""
-    if not stream:
-        yield show_message
-        return
-    last = "\n"
+class ShownMessages:
+    """Prints a program's messages: each on its own lines, or (``is_stream``) without line ends, as
+    pieces of one text."""
 
-    def show_piece(text: str) -> None:
-        nonlocal last
-        last = text[-1:] or last
+    def __init__(self, is_stream: bool) -> None:
+        self._is_stream = is_stream
+        self._text = sha256()
+        self._last = "\n"
+
+    def __call__(self, text: str) -> None:
+        """Print a message."""
+        if not self._is_stream:
+            show_message(text)
+            return
+        self._last = text[-1:] or self._last
+        self._text.update(text.encode("utf-8", "surrogatepass"))
         output().print(escaped(text), end="")
 
-    try:
-        yield show_piece
-    finally:
-        if last != "\n":
+    def end(self) -> None:
+        """End the last line."""
+        if self._last != "\n":
             output().print()
+
+    def print_result(self, result: Any) -> None:
+        """Print the program's result, unless it is the text that its pieces have made."""
+        is_text = self._is_stream and isinstance(result, str)
+        encoded = result.encode("utf-8", "surrogatepass") if is_text else b""
+        if not is_text or sha256(encoded).digest() != self._text.digest():
+            print_result(result)
 
 
 @contextmanager
-def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
+def shown(stream: bool) -> Iterator[ShownMessages]:
+    """Yield a function that prints a program's messages; at the end of the block the last line
+    ends."""
+    messages_shown = ShownMessages(stream)
+    try:
+        yield messages_shown
+    finally:
+        messages_shown.end()
+
+
+@contextmanager
+def waiting(text: str, quiet_s: float = 2.0) -> Iterator[Callable[[str], None]]:
     """Show a spinner with ``text`` on stderr while the block runs. Without a terminal, print
-    ``text`` as a line once the block has run for ``quiet_s``."""
+    ``text`` as a line once the block has run for ``quiet_s``.
+
+    Yields a function, for any thread, that shows a later stage in place of ``text``; without a
+    terminal it prints a further line.
+    """
     console = messages()
     if not console.is_terminal:
         timer = Timer(quiet_s, console.print, (f"{text} ...",))
         timer.start()
         try:
-            yield
+            yield lambda stage: console.print(f"{stage} ...")
         finally:
             timer.cancel()
             timer.join()
         return
-    with live().status(Text(text)):
-        yield
+    with live().status(Text(text)) as status:
+        yield lambda stage: status.update(Text(stage))
 
 
 def counted(number: int, noun: str) -> str:

@@ -45,10 +45,11 @@ _NUM_NAMED = 4
 
 def doctor(
     as_json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead, for bug reports.")
+        bool, typer.Option("--json", help="Print one JSON object, for bug reports.")
     ] = False,
 ) -> None:
-    """Report what this machine has, what Quire will use of it, and what to install for more.
+    """Report what this machine has, what Quire uses of it, and which optional packages are
+    missing.
 
     Ends with status 1 if something that every engine needs is missing.
 

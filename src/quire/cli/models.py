@@ -23,7 +23,7 @@ from quire.node import SHIPPED_MODEL, SHIPPED_READER, resolve_source
 class ModelSummary:
     """What ``config.json`` and the files contain about a model; ``None`` if they lack it.
 
-    ``served``: the option that serves it, or ``no``. ``notes``: the reason, or configuration keys
+    ``served``: as what it is served, or ``no``. ``notes``: the reason, or configuration keys
     that are not known.
     """
 
@@ -45,10 +45,11 @@ def models(
     url: OptionalUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """List the shipped model and directories you name, or the models of a running node (--url).
+    """List the shipped models and model directories, or the models of a running node (--url).
 
-    For a directory that cannot be served the reason is printed, and the exit status is 1. Unknown
-    keys of a configuration are named.
+    The column 'served as' says how 'quire serve' takes a directory: as a model (quire serve
+    DIRECTORY) or as an encoder (--encoder DIRECTORY). For a directory that cannot be served the
+    reason is printed, and the exit status is 1. Unknown keys of its configuration are named.
 
     Examples:
 
@@ -77,7 +78,7 @@ def models(
 
 def _print_cards(cards: list[ModelSummary]) -> None:
     listed = table(
-        "model", "family", "layers", "hidden", "context", "weights", "served", right=_FIGURES
+        "model", "family", "layers", "hidden", "context", "weights", "served as", right=_FIGURES
     )
     for card in cards:
         listed.add_row(
@@ -92,8 +93,8 @@ def _print_cards(cards: list[ModelSummary]) -> None:
     output().print(listed)
 
 
-_SERVED = {"model": "--model", "embedding": "--encoder", "cross_encoder": "--encoder"}
-"""The option that serves each kind of model."""
+_SERVED = {"model": "model", "embedding": "encoder", "cross_encoder": "encoder"}
+"""How each kind of model is served."""
 _FIGURES = ("layers", "hidden", "context", "weights")
 
 
@@ -120,7 +121,7 @@ def summarise(directory: Path, *, is_known: bool = False) -> ModelSummary:
     text = config.get("text_config")
     if isinstance(text, dict):  # also in the configuration of a model that sees images
         config = {**text, **config}
-    served, notes = ("--model", ()) if is_known else _judge(directory)
+    served, notes = ("model", ()) if is_known else _judge(directory)
     return ModelSummary(
         name=directory.resolve().name,
         family=str(config.get("model_type", "unknown")),
@@ -134,7 +135,7 @@ def summarise(directory: Path, *, is_known: bool = False) -> ModelSummary:
 
 
 def _judge(directory: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the option that serves a model, and notes about it."""
+    """Return as what a model is served, and notes about it."""
     from quire.engine.inspection import inspect  # late: it imports torch, which takes seconds
 
     finding = inspect(directory)

@@ -101,7 +101,7 @@ def _program_slices(program: TracedProgram, now: float) -> Iterator[Slice]:
     for transfer in program.transfers:
         yield Slice(
             "transfers",
-            f"swap {transfer.direction}",
+            "send" if transfer.tier == "engine" else f"swap {transfer.direction}",
             transfer.start,
             transfer.end,
             transfer.model_dump(exclude={"start", "end"}),

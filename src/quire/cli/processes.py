@@ -18,7 +18,6 @@ from quire.cli.console import (
     messages,
     natural_width,
     output,
-    print_result,
     shown,
 )
 from quire.cli.exit_codes import EXIT_INTERRUPTED
@@ -119,11 +118,16 @@ def attach(
     except KeyboardInterrupt as exc:
         messages().print(f"{program} goes on: 'quire attach' shows it again, 'quire kill' ends it")
         raise typer.Exit(EXIT_INTERRUPTED) from exc
-    print_result(result)
+    show.print_result(result)
 
 
 def kill(
-    programs: Annotated[list[str], typer.Argument(metavar="PROGRAM", help="Ids to end.")],
+    programs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM", help="The ids from 'quire ps', or unique prefixes of them."
+        ),
+    ],
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
 ) -> None:

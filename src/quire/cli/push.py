@@ -9,11 +9,12 @@ import typer
 from rich.table import Table
 
 from quire.cli.client import NodeClient
-from quire.cli.console import escaped, output, table, waiting
+from quire.cli.console import escaped, output, table
 from quire.cli.options.shared import DEFAULT_URL, ApiKey, Url
 from quire.cli.process_table import SHORT_ID_CHARS
-from quire.cli.programs.code import first_build, read_program
+from quire.cli.programs.code import read_program
 from quire.cli.programs.own_places import own_places
+from quire.cli.programs.sending import sending
 
 
 def push(
@@ -48,7 +49,7 @@ def push(
             output().print(f"deleted {node.delete_upload(delete)['id']}")
         for file in files or ():
             code = read_program(file)
-            with own_places(str(file)), waiting(first_build(file)):
+            with own_places(str(file)), sending(node, file):
                 pushed = node.push(code)
             output().print(f"{pushed['name']} {pushed['id']}")
         if not files and delete is None:

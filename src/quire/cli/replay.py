@@ -15,10 +15,10 @@ from quire.cli.recorded_logs import replayed
 def replay(
     file: Annotated[Path, typer.Argument(help="An event log written by 'quire serve --record'.")],
 ) -> None:
-    """Run a recorded event log again and report where this release decides differently.
+    """Replay an event log and report where this release decides differently.
 
     Needs neither the model nor the clients: the log contains the controller's input. Ends with
-    status 1 at the first event whose actions differ. A log contains prompts: keep it as
+    status 1 at the first event whose actions differ. A log contains the prompts, so it is as
     confidential as they are.
 
     Examples:

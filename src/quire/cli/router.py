@@ -12,11 +12,11 @@ from quire.core.interpreter import collect_seldom
 
 @with_groups
 def router(options: RouterOptions) -> None:
-    """Serve the API of many nodes at one address, by a strategy that can be exchanged while it
-    runs.
+    """Serve the API of many nodes at one address; a strategy chooses the node of each request.
 
-    Clients' keys are passed on for the nodes to check; with --api-key the router checks them, too.
-    The first Ctrl-C (or SIGTERM) lets running requests end, a second one cuts them.
+    The strategy can be exchanged while the router runs. Clients' keys are passed on to the nodes,
+    which check them; with --api-key the router checks them too. The first Ctrl-C (or SIGTERM) lets
+    running requests finish, a second one stops at once.
 
     Examples:
 

@@ -14,7 +14,7 @@ import typer
 
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT
-from quire.cli.console import output, print_result, shown, waiting
+from quire.cli.console import output, shown, waiting
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.options.groups import with_groups
@@ -22,11 +22,12 @@ from quire.cli.options.node_choice import refuse_beside_url
 from quire.cli.options.run import LaunchOptions, RunNodeOptions, RunOptions
 from quire.cli.programs import catalogue
 from quire.cli.programs.arguments import GivenArguments, show_help, split
-from quire.cli.programs.code import first_build, named_program, request_code
+from quire.cli.programs.code import named_program, request_code
 from quire.cli.programs.conversation import Show, converse, read_lines
 from quire.cli.programs.end import status_of_end
 from quire.cli.programs.folder import load_folder
 from quire.cli.programs.own_places import own_places
+from quire.cli.programs.sending import sending
 from quire.client.attachment import Attachment
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument
@@ -98,10 +99,11 @@ def _run_there(
     request = {**request_code(program), **given.body}
     if launch.seed is not None:
         request["seed"] = launch.seed
+    starting = partial(_launch, node, request, program)
     if launch.detach:
-        _leave(node, request, interactive=launch.interactive or launch.stream)
+        _leave(node, starting, interactive=launch.interactive or launch.stream)
     else:
-        _follow(partial(_run_remote, node, request, launch.interactive), program, launch.stream)
+        _follow(partial(_run_remote, node, starting, launch.interactive), program, launch.stream)
 
 
 def _run_here(
@@ -119,10 +121,17 @@ def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], program: str, str
     """Show the messages of ``program``, which ``start`` launches, until its end."""
     with status_of_end(), own_places(program), shown(stream) as show:
         result = asyncio.run(start(show))
-    print_result(result)
+    show.print_result(result)
 
 
-def _leave(node: NodeClient, request: dict[str, Any], *, interactive: bool) -> None:
+def _launch(node: NodeClient, request: dict[str, Any], program: str) -> str:
+    """Start the program, whose name or code is in ``request``, and return its id."""
+    is_named = "program" in request
+    with waiting(f"{program} is launched") if is_named else sending(node, program):
+        return str(node.launch(request)["id"])
+
+
+def _leave(node: NodeClient, start: Callable[[], str], *, interactive: bool) -> None:
     """Launch a program, and print only its id.
 
     Raises:
@@ -130,9 +139,8 @@ def _leave(node: NodeClient, request: dict[str, Any], *, interactive: bool) -> N
     """
     if interactive:
         raise InvalidArgument("--detach shows and sends nothing: 'quire attach' does both")
-    with node, waiting(first_build(request.get("program", "the file"))):
-        launched = node.launch(request)
-    output().print(launched["id"])
+    with node:
+        output().print(start())
 
 
 async def _run_embedded(
@@ -157,12 +165,10 @@ async def _run_embedded(
 
 
 async def _run_remote(
-    node: NodeClient, request: dict[str, Any], interactive: bool, show: Show
+    node: NodeClient, start: Callable[[], str], interactive: bool, show: Show
 ) -> Any:
     with node:
-        with waiting(first_build(request.get("program", "the file"))):
-            launched = node.launch(request)
-        async with Attachment(node.url, node.headers, launched["id"]) as program:
+        async with Attachment(node.url, node.headers, start()) as program:
             return await converse(program, show, _lines(interactive))
 
 

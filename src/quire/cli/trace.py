@@ -22,29 +22,34 @@ def trace(
     program: Annotated[
         str | None,
         typer.Argument(
-            help="A program or session by its id, or a session by its own; in a log by its number, "
-            "name or client's id. A log without one: all programs of it."
+            help="Id of a program, or of a session (either of its ids). With --log: number, name "
+            "or client id; default: all programs of the log."
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The file; absent: standard output."),
+        typer.Option("--output", "-o", metavar="FILE", help="The file; default: standard output."),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(help="Of an event log ('quire serve --record') instead of a running node."),
+        typer.Option(
+            help="Read an event log ('quire serve --record') instead of asking a running node."
+        ),
     ] = None,
     family: Annotated[
-        bool, typer.Option("--family/--alone", help="With the programs below it, or without.")
+        bool,
+        typer.Option(
+            "--family/--alone", help="Include the programs that it launched, or leave them out."
+        ),
     ] = True,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
 ) -> None:
     """Write what a program did and when as a trace that ui.perfetto.dev opens.
 
-    It has a track for the program, its calls, what it waited for between them, its pages' transfers
-    between device and host, and the engines' messages that carried its calls. A node keeps the
-    latest 256 calls of each program; a log has all of them, and its tokens are not in the trace.
+    The trace has tracks for the program, its calls, the waits between them, the transfers of its
+    pages between device and host, and the batch messages that carried its calls. A node keeps the
+    latest 256 calls of each program; an event log has all calls. The trace contains no tokens.
 
     Examples:
 

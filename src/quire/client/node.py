@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import httpx
 
 from quire.client.attachment import Attachment, result_of
+from quire.client.requests import (
+    LaunchSettings,
+    QuerySettings,
+    launch_body,
+    query_body,
+    read_code,
+)
 from quire.client.wire import (
     CODE_TIMEOUT,
     FOR_EVER,
@@ -25,7 +32,6 @@ from quire.client.wire import (
     unreachable,
     upload_path,
 )
-from quire.core.errors import InvalidArgument
 
 
 class Client:
@@ -71,7 +77,7 @@ class Client:
         Raises:
             InvalidArgument: it is not a program, or the file cannot be read.
         """
-        body = code_body(_read(code))
+        body = code_body(read_code(code))
         return await self._call("POST", "/v1/programs/uploads", body, CODE_TIMEOUT)
 
     async def uploads(self) -> list[dict[str, Any]]:
@@ -86,26 +92,18 @@ class Client:
         self,
         program: str | None = None,
         args: Sequence[Any] = (),
-        *,
-        named: Mapping[str, Any] | None = None,
-        code: str | bytes | Path | None = None,
-        seed: int | None = None,
-        priority: int | None = None,
-        client_id: str | None = None,
+        **settings: Unpack[LaunchSettings],
     ) -> RemoteProgram:
-        """Start ``program`` (of the library, or the name or id of an upload), or ``code``: Python
-        text, a module, or a file's path. ``args`` are arguments by position, ``named`` by name:
-        strings or other JSON values.
-
-        ``priority``: lower runs first. ``seed``: that of ``api.random`` in the program.
-        ``client_id``: a name of your own in the process table.
+        """Start ``program`` (of the library, or the name or id of an upload), or the ``code`` among
+        ``settings`` (``LaunchSettings``). ``args``: arguments by position, strings or other JSON
+        values. Returns when the program has started.
 
         Raises:
             InvalidArgument: neither or both of ``program`` and ``code`` are given, or an argument
                 is missing, unknown, or of the wrong type.
             UnknownHandle: no program has that name.
         """
-        body = _launch_body(program, args, named, code, seed, priority, client_id)
+        body = launch_body(program, args, settings)
         launched = await self._call("POST", "/v1/programs", body, CODE_TIMEOUT)
         return RemoteProgram(self, str(launched["id"]))
 
@@ -113,12 +111,7 @@ class Client:
         self,
         program: str | None = None,
         args: Sequence[Any] = (),
-        *,
-        named: Mapping[str, Any] | None = None,
-        code: str | bytes | Path | None = None,
-        seed: int | None = None,
-        priority: int | None = None,
-        client_id: str | None = None,
+        **settings: Unpack[LaunchSettings],
     ) -> Any:
         """Launch like ``launch`` and return the program's result, in one request. If this call is
         cancelled, the program is cancelled.
@@ -128,7 +121,7 @@ class Client:
             ProgramCancelled: it was cancelled.
             QuotaExceeded: it used more than it may.
         """
-        body = _launch_body(program, args, named, code, seed, priority, client_id)
+        body = launch_body(program, args, settings)
         return result_of(await self._call("POST", "/v1/programs", body | {"wait": True}, FOR_EVER))
 
     async def workflows(self) -> list[dict[str, Any]]:
@@ -139,37 +132,18 @@ class Client:
         self,
         workflow: str,
         query: Mapping[str, Any] | None = None,
-        *,
-        config: Mapping[str, Mapping[str, Any]] | None = None,
-        priority: int | None = None,
-        client_id: str | None = None,
-        deadline_s: float | None = None,
-        max_generated_tokens: int | None = None,
-        speculate: bool = False,
-        query_id: str | None = None,
-        resume: bool = False,
-        repeat_interrupted: bool = False,
+        **settings: Unpack[QuerySettings],
     ) -> dict[str, Any]:
-        """Ask ``workflow``, and return the results by name. ``query``: its inputs by name;
-        ``config``: changes to its components. ``deadline_s`` and ``max_generated_tokens``: the
-        query ends with an error if it needs more. ``speculate``: primitives that will probably be
-        needed run in spare time. If this call is cancelled, so is the query.
-
-        ``query_id``: the node keeps what the query has done, and goes on from there when it is
-        asked again under this id; with ``resume`` the inputs are those that are kept, and ``query``
-        and ``config`` are left out. ``repeat_interrupted``: tools that were interrupted are called
-        again.
+        """Run ``workflow`` on a query and return its results by name. ``query``: the inputs by
+        name. ``settings``: see ``QuerySettings``. If this call is cancelled, so is the query.
 
         Raises:
-            UnknownHandle: the node serves no such workflow, or keeps nothing to resume.
-            InvalidArgument: an input or a setting that the workflow does not take, or it is not
-                known what an interrupted tool has done.
-            AlreadyExists: something else was asked under the id.
+            UnknownHandle: the node serves no such workflow, or has no record to resume.
+            InvalidArgument: an input or a setting that the workflow does not take; or a tool was
+                interrupted, and ``repeat_interrupted`` is not given.
+            AlreadyExists: the id belongs to a query with other inputs.
         """
-        body = _query_body(
-            query, config, priority, client_id, deadline_s, max_generated_tokens,
-            speculate, query_id, resume, repeat_interrupted,
-        )  # fmt: skip
+        body = query_body(query, settings)
         answer = await self._call("POST", query_path(workflow), body, FOR_EVER)
         results: dict[str, Any] = answer["results"]
         return results
@@ -178,28 +152,16 @@ class Client:
         self,
         workflow: str,
         query: Mapping[str, Any] | None = None,
-        *,
-        config: Mapping[str, Mapping[str, Any]] | None = None,
-        priority: int | None = None,
-        client_id: str | None = None,
-        deadline_s: float | None = None,
-        max_generated_tokens: int | None = None,
-        speculate: bool = False,
-        query_id: str | None = None,
-        resume: bool = False,
-        repeat_interrupted: bool = False,
+        **settings: Unpack[QuerySettings],
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Like ``query``, but yield the events: ``started``, the primitives, the text of results
         (``delta``), and ``ended``, which has the results. Closing the generator cancels the
         query."""
-        body = _query_body(
-            query, config, priority, client_id, deadline_s, max_generated_tokens,
-            speculate, query_id, resume, repeat_interrupted,
-        )  # fmt: skip
+        body = query_body(query, settings)
         return streamed(self._http, self._url, query_path(workflow), body | {"stream": True})
 
     async def forget_query(self, workflow: str, query_id: str) -> None:
-        """Delete what the node keeps of a query. Raises ``UnknownHandle`` if it keeps nothing."""
+        """Delete the record of a query with an id. Raises ``UnknownHandle`` if there is none."""
         await self._call("DELETE", kept_query_path(workflow, query_id))
 
     async def programs(self) -> list[dict[str, Any]]:
@@ -258,7 +220,7 @@ class RemoteProgram:
             return await attached.result()
 
     async def send(self, message: str) -> None:
-        """Put a message into its mailbox."""
+        """Send it a message, which its ``receive`` returns."""
         await self._signal({"signal": "message", "message": message})
 
     async def end_input(self) -> None:
@@ -275,58 +237,3 @@ class RemoteProgram:
 
     async def _signal(self, body: dict[str, Any]) -> None:
         await self._client._call("POST", f"{program_path(self.id)}/signal", body)
-
-
-def _launch_body(
-    program: str | None,
-    args: Sequence[Any],
-    named: Mapping[str, Any] | None,
-    code: str | bytes | Path | None,
-    seed: int | None,
-    priority: int | None,
-    client_id: str | None,
-) -> dict[str, Any]:
-    if (program is None) == (code is None):
-        raise InvalidArgument("launch: give either program (a name) or code")
-    chosen = {"program": program} if code is None else code_body(_read(code))
-    optional = {"named_args": named, "seed": seed, "priority": priority, "client_id": client_id}
-    given = {name: value for name, value in optional.items() if value is not None}
-    return {**chosen, "args": list(args), **given}
-
-
-def _query_body(
-    query: Mapping[str, Any] | None,
-    config: Mapping[str, Mapping[str, Any]] | None,
-    priority: int | None,
-    client_id: str | None,
-    deadline_s: float | None,
-    max_generated_tokens: int | None,
-    speculate: bool,
-    query_id: str | None,
-    resume: bool,
-    repeat_interrupted: bool,
-) -> dict[str, Any]:
-    optional = {
-        "query": query,
-        "config": config,
-        "priority": priority,
-        "client_id": client_id,
-        "deadline_s": deadline_s,
-        "max_generated_tokens": max_generated_tokens,
-        "speculate": speculate or None,
-        "query_id": query_id,
-        "resume": resume or None,
-        "repeat_interrupted": repeat_interrupted or None,
-    }
-    return {name: one for name, one in optional.items() if one is not None}
-
-
-def _read(code: str | bytes | Path) -> bytes:
-    if isinstance(code, str):
-        return code.encode("utf-8", "surrogatepass")
-    if isinstance(code, bytes):
-        return code
-    try:
-        return code.read_bytes()
-    except OSError as exc:
-        raise InvalidArgument(f"{code} cannot be read: {exc}") from exc

@@ -21,9 +21,9 @@ from quire.core.errors import (
 )
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-CODE_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
-"""Timeout of requests with code: the first of them builds the node's sandbox, which takes half a
-minute on an idle machine."""
+CODE_TIMEOUT = httpx.Timeout(660.0, connect=5.0)
+"""Timeout of requests with code: the first of them builds the node's sandbox, which takes a minute
+on an idle machine. The node ends each of the two steps after five minutes."""
 FOR_EVER = httpx.Timeout(None, connect=5.0)
 """Timeout of requests that return when a program ends: none."""
 
@@ -97,9 +97,13 @@ def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
 
 
 def event_of(url: str, line: str) -> dict[str, Any]:
-    """Return the JSON of a streamed event; raise an error."""
+    """Return the JSON of a streamed event; raise an error.
+
+    An error has the type ``error`` or, in a completion's stream, no type. Events of other types may
+    report an error that is not the end, such as ``primitive.repeated``.
+    """
     event: dict[str, Any] = json.loads(line)
-    if "error" in event:
+    if "error" in event and event.get("type", "error") == "error":
         raise error_of_body(url, 500, line.encode())
     return event
 

@@ -2,10 +2,24 @@
 
 It is a client of nodes: it speaks their HTTP and knows nothing of their inside. It uses the edge
 that it shares with them: listener, limits, keys, errors.
+
+A strategy needs the names of ``quire.cluster.for_strategies``, which this package has too. They are
+imported when the first of them is used: the deployment of a cluster (``quire status``) needs none
+of them, and the edge behind them would be most of its start.
 """
 
-from quire.cluster.engines.interfaces import Engine, PrepRecvResult, RemoteSendResult, Route
-from quire.cluster.requests.answer import RoutedAnswer
-from quire.cluster.requests.request import Request
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["Engine", "PrepRecvResult", "RemoteSendResult", "Request", "Route", "RoutedAnswer"]
+if TYPE_CHECKING:
+    from quire.cluster.for_strategies import *  # noqa: F403 - all of its names, and no others
+    from quire.cluster.for_strategies import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "__all__" or not name.startswith("__"):  # the import system asks for its own
+            found = import_module(f"{__name__}.for_strategies")
+            if name in ("__all__", *found.__all__):
+                globals().update((one, getattr(found, one)) for one in ("__all__", *found.__all__))
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -62,9 +62,9 @@ class Router:
             lambda: self.fleet.engines, ClusterKey(config.cluster_key), self._locator
         )
         self.fleet = Fleet(config.nodes, self._member, self.pages)
-        self.moves = AnswerMoves(self.fleet)
         self.strategy = RunningStrategy(strategy, try_apart=try_apart)
         self.metrics = RouterMetrics(self.fleet, self.strategy, self.rescue)
+        self.moves = AnswerMoves(self.fleet, self.metrics)
         self._app = self._layers(server)
 
     @property

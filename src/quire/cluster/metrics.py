@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from quire.cluster.engines.fleet import Fleet
+from quire.cluster.passing.continuations import Cause, Outcome
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.routing.running import RunningStrategy
 
@@ -16,7 +17,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 
 class RouterMetrics:
-    """The registry of one router."""
+    """The registry of one router. Implements ``ContinuationWatcher``."""
 
     def __init__(self, fleet: Fleet, strategy: RunningStrategy, rescue: ProgramRescue) -> None:
         self._registry = CollectorRegistry()
@@ -39,6 +40,26 @@ class RouterMetrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+        self._moves = Counter(
+            "quire_router_answer_moves_begun",
+            "Running answers that have begun to move to another node",
+            registry=self._registry,
+        )
+        self._continued = Counter(
+            "quire_router_answers_continued",
+            "Answers that moved by choice (move), or whose node was lost (loss), by what became of "
+            "them: done (they go on at another node), stayed, failed, aborted (the client left)",
+            ("cause", "outcome"),
+            registry=self._registry,
+        )
+        self._pauses = Histogram(
+            "quire_router_answer_pause_seconds",
+            "What a client waits while its answer changes the node: from the end of one stream to "
+            "the first event of the next",
+            ("cause",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
         self._registry.register(_NodeCollector(fleet, strategy))
         self._registry.register(_ProgramCollector(rescue))
 
@@ -50,6 +71,14 @@ class RouterMetrics:
 
     def observe_refusal(self, status: int, code: str | None) -> None:
         self._refused.labels(str(status), code or "").inc()
+
+    def move_began(self) -> None:
+        self._moves.inc()
+
+    def continued(self, cause: Cause, outcome: Outcome, pause_s: float | None) -> None:
+        self._continued.labels(cause, outcome).inc()
+        if pause_s is not None:
+            self._pauses.labels(cause).observe(pause_s)
 
     def exposition(self) -> bytes:
         """Return all series in Prometheus' text format."""

@@ -127,15 +127,15 @@ class OwnRoutes:
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             check_query_names(query, ())
         draining = _DRAIN.fullmatch(path)
-        if draining is not None and method in ("POST", "DELETE"):
+        _check_method(path, method, _OWN.get(path) if draining is None else ("POST", "DELETE"))
+        if draining is not None:
             return await self._drain(draining[1], is_on=method == "POST")
-        allowed = _OWN.get(path) if draining is None else ("POST", "DELETE")
-        if allowed is None:
-            raise HttpError(404, f"no route {method} {path}: there are {', '.join(_OWN)}")
-        if method not in allowed:
-            allow = ", ".join(allowed)
-            message = wrong_method(method, path, allow)
-            raise HttpError(405, message, headers={"allow": allow})
+        if method == "PUT":
+            sent = await read_request(scope, receive, self._config)
+            return JSONResponse(await self._changed(path, sent.body))
+        return self._shown(path)
+
+    def _shown(self, path: str) -> Response:
         if path in OPEN_PATHS:
             return self._health(is_ready_wanted=path != "/health")
         if path == "/metrics":
@@ -144,15 +144,15 @@ class OwnRoutes:
             )
         if path == "/router/engines":
             return JSONResponse({"engines": [_described(engine) for engine in self._fleet.engines]})
-        sent = None
-        if method == "PUT":
-            sent = (await read_request(scope, receive, self._config)).body
         if path == "/router/nodes":
-            found = self._described_nodes() if sent is None else await self._change_nodes(sent)
-            return JSONResponse(found)
-        if sent is not None:
-            await self._strategy.change(_source(sent))
+            return JSONResponse(self._described_nodes())
         return JSONResponse(self._described_strategy())
+
+    async def _changed(self, path: str, body: bytes) -> dict[str, Any]:
+        if path == "/router/nodes":
+            return await self._change_nodes(body)
+        await self._strategy.change(_source(body))
+        return self._described_strategy()
 
     async def _change_nodes(self, body: bytes) -> dict[str, Any]:
         """Change the nodes; work of those that leave moves to other nodes now, where it can."""
@@ -231,6 +231,15 @@ _OWN = {
 _MAX_NODES_BYTES = 1 << 20
 
 _DRAIN = re.compile(r"/router/nodes/([^/]+)/drain")
+
+
+def _check_method(path: str, method: str, allowed: tuple[str, ...] | None) -> None:
+    """Raise ``HttpError``: 404 if nothing is ``allowed`` for the path, 405 for another method."""
+    if allowed is None:
+        raise HttpError(404, f"no route {method} {path}: there are {', '.join(_OWN)}")
+    if method not in allowed:
+        allow = ", ".join(allowed)
+        raise HttpError(405, wrong_method(method, path, allow), headers={"allow": allow})
 
 
 def _addresses(body: bytes) -> tuple[NodeAddress, ...]:

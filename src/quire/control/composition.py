@@ -26,85 +26,43 @@ class Parts:
     """The parts on ``base`` and ``engines``, from what programs hold up to what they ask for."""
 
     def __init__(self, base: Foundation, engines: EngineTable, seed: int) -> None:
+        table, outbox, time = base.table, base.outbox, base.time
         self.holdings = Holdings(engines.engines)
-        self.host = HostCommands(engines.engines, self.holdings)
-        self.timers = Timers(base.table, self.host.exports, self.host.leases)
-        self.deployments = Deployments(create_balancer(base.config.balancer), self.host.exports)
-        self.flow = self._flow(base, engines)
-        self.encoding = self._encoding(base, engines)
-        self.moves = self._moves(base, engines)
-        self.life = self._life(base, engines, SeedSource(seed))
-        self.calls = self._calls(base, engines)
-        self.bringing = self._bringing(engines)
-        self.feed = Feed(base.table, engines.places, engines.schedulers)
-
-    def _flow(self, base: Foundation, engines: EngineTable) -> Flow:
-        return Flow(
-            base.table,
-            engines.places,
-            self.holdings,
-            self.host,
-            base.outbox,
-            base.time,
-            base.tracer,
+        self.host = host = HostCommands(engines.engines, self.holdings)
+        self.timers = Timers(table, host.exports, host.leases)
+        deployments = Deployments(create_balancer(base.config.balancer), host.exports)
+        self.flow = flow = Flow(
+            table, engines.places, self.holdings, host, outbox, time, base.tracer
         )
-
-    def _encoding(self, base: Foundation, engines: EngineTable) -> Encoding:
-        return Encoding(
-            engines.places,
-            base.table,
-            self.flow,
-            base.outbox,
-            base.ranking,
-            base.weights,
-            base.time,
-            base.tracer,
+        self.encoding = Encoding(
+            engines.places, table, flow, outbox, base.ranking, base.weights, time, base.tracer
         )
-
-    def _moves(self, base: Foundation, engines: EngineTable) -> ProgramMover:
-        return ProgramMover(
+        moves = ProgramMover(
             engines.engines,
             engines.schedulers,
-            self.deployments,
-            self.host.exports,
-            base.table,
-            self.flow,
-            base.outbox,
-            base.time,
+            deployments,
+            host.exports,
+            table,
+            flow,
+            outbox,
+            time,
         )
-
-    def _life(self, base: Foundation, engines: EngineTable, seeds: SeedSource) -> EngineLife:
-        return EngineLife(
-            base,
-            engines,
-            EngineAssembly(base, self.flow, self.host, seeds),
-            self.deployments,
-            self.moves,
-            self.flow,
-            self.host,
-        )
-
-    def _calls(self, base: Foundation, engines: EngineTable) -> CallHandler:
-        return CallHandler(
-            base.table,
+        assembly = EngineAssembly(base, flow, host, SeedSource(seed))
+        self.life = EngineLife(base, engines, assembly, deployments, moves, flow, host)
+        self.calls = CallHandler(
+            table,
             engines.engines,
             engines.schedulers,
-            self.deployments,
-            self.moves,
-            self.flow,
+            deployments,
+            moves,
+            flow,
             self.holdings,
             self.encoding,
             base.ranking,
-            base.outbox,
-            base.time,
+            outbox,
+            time,
         )
-
-    def _bringing(self, engines: EngineTable) -> Bringing:
-        return Bringing(
-            engines.engines,
-            self.host.far_imports,
-            self.host.exports,
-            self.host.leases,
-            self.calls,
-            self.flow,
+        self.bringing = Bringing(
+            engines.engines, host.far_imports, host.exports, host.leases, self.calls, flow
         )
+        self.feed = Feed(table, engines.places, engines.schedulers)

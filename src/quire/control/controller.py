@@ -208,6 +208,7 @@ class Controller:
     def _exchange_ended(self, event: e.ExchangeEnded) -> None:
         scheduler = self._schedulers.get(event.engine)
         if scheduler is not None and scheduler.engine.is_up:
+            self._tracer.exchange_ended(scheduler.engine, event.ended)
             scheduler.planner.exchange.ended(event.ended)
 
     def _tick(self, event: e.Tick) -> None:
@@ -267,7 +268,6 @@ class Controller:
             policy=self._policy.name,
             dispatch=self._dispatch.name,
             num_programs=len(self._table),
-            num_idle_programs=len(self._table.idle),
             num_queues=sum(len(program.queues) for program in programs),
             num_pending_commands=sum(len(program.entries) for program in programs),
             num_exports=len(self._host.exports),

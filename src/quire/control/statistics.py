@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.memory.prefix_index import PrefixStatistics
@@ -21,6 +22,23 @@ class MessageStatistics:
     num_steps: int
 
 
+ExchangeDirection = Literal["sent", "received"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStatistics:
+    """K and V that went to other engines (``sent``) or came from them by ``transport``, since
+    start: one of ``kv_transport.Carrier``, several joined by "+", or "" for what has ended before
+    any byte went. ``num_done`` transfers are complete, ``num_failed`` are not; ``num_bytes``: of
+    both."""
+
+    direction: ExchangeDirection
+    transport: str
+    num_done: int
+    num_failed: int
+    num_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """One engine. ``epoch``: how often it has come up again. ``messages``: those in flight, the
@@ -34,6 +52,7 @@ class EngineStatistics:
     ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``num_generated_tokens``:
     sampled or given to choose from since start, also for commands that were cancelled.
     ``batch_sizes``: number of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
+    ``exchanged``: K and V between this engine and others, sorted by direction and transport.
     """
 
     engine: EngineId
@@ -61,6 +80,7 @@ class EngineStatistics:
     step_s: float | None
     prompt_token_s: float | None
     messages: tuple[MessageStatistics, ...]
+    exchanged: tuple[ExchangeStatistics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +122,6 @@ class Statistics:
     policy: str
     dispatch: str
     num_programs: int
-    num_idle_programs: int
     num_queues: int
     num_pending_commands: int
     num_exports: int

@@ -18,6 +18,7 @@ from quire.control.programs.call_notes import message_spans
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.states import ENDS, CommandState
 from quire.core.events import ProgramStarted
+from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.core.ids import EngineId, ProgramId
 from quire.core.tracing import CallOutcome, CallRecord, MessageRecord, TraceListener, TransferRecord
 
@@ -100,6 +101,27 @@ class Tracer:
                 tier="disk" if uses_disk else "host",
             )
             self._listener.transfer_ended(record)
+
+    def exchange_ended(self, engine: EngineState, ended: SendEnded | ReceiveEnded) -> None:
+        """Report what was sent to another engine; ``engine`` still has the send. What has come from
+        another one is for no program yet."""
+        run = engine.sends.get(ended.send) if isinstance(ended, SendEnded) else None
+        if self._listener is None or run is None:
+            return
+        entry, now_s = run.entry, self._time.now_s
+        record = TransferRecord(
+            program=entry.program.id,
+            engine=engine.id,
+            direction="out",
+            num_blocks=len(run.contents),
+            num_bytes=ended.num_bytes,
+            start_s=now_s if entry.sent_s is None else entry.sent_s,
+            end_s=now_s,
+            is_lost=ended.error is not None,
+            tier="engine",
+            transport=ended.transport,
+        )
+        self._listener.transfer_ended(record)
 
     def under_way(self, program: Program) -> tuple[CallRecord, ...]:
         """The records of the calls of ``program`` that have not ended."""

@@ -70,9 +70,6 @@ I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
 
-MAX_PAGE_SIZE = 64
-"""The visibility of a page is one 64-bit word."""
-
 
 def no_i32() -> I32:
     return np.empty(0, np.int32)

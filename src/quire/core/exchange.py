@@ -29,19 +29,23 @@ class SendTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 class SendEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A ``SendSlots`` has ended. Without ``error`` the receiver has written and verified
-    everything that was sent."""
+    everything that was sent. ``num_bytes``: of what the receiver has written; ``transport``: what
+    has carried it (see ``kv_transport.carried_by``)."""
 
     send: int
     error: ErrorRecord | None = None
     num_bytes: int = 0
     elapsed_s: float = 0.0
+    transport: str = ""
 
 
 class ReceiveEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Every token of a lease has arrived and is verified, or the lease is useless (``error``).
-    Nothing more is written under it."""
+    Nothing more is written under it. ``num_bytes`` were written; ``transport``: what has carried
+    them."""
 
     lease: int
     error: ErrorRecord | None = None
     num_tokens: int = 0
     num_bytes: int = 0
+    transport: str = ""

@@ -11,14 +11,25 @@ The conformance suite is ``quire.testing.conformance.KVTransportSuite``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import msgspec
 
 from quire.core.errors import QuireError
 from quire.core.exchange import SendTarget
+
+Carrier = Literal["nixl", "shared_memory", "tcp", "in_process"]
+"""What carries the bytes of a piece: NIXL, memory that two processes of one machine share, a TCP
+connection, or the process itself."""
+
+
+def carried_by(carriers: Iterable[Carrier]) -> str:
+    """Return what has carried a transfer whose pieces went by ``carriers``: one name, several
+    joined by "+" (a piece that does not fit into the memory that was agreed on goes through the
+    socket), or nothing if no piece went."""
+    return "+".join(sorted(set(carriers)))
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +103,9 @@ class KVSink(Protocol):
         """
         ...
 
-    def write(self, piece: Piece, payload: memoryview) -> None:
+    def write(self, piece: Piece, payload: memoryview, carrier: Carrier) -> None:
         """Take the bytes of a piece, which the transport has verified. A piece that came before is
-        taken again.
+        taken again. ``carrier``: what they have come by.
 
         Raises:
             QuireError: the lease takes nothing more.
@@ -105,10 +116,12 @@ class KVSink(Protocol):
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """The end of a send. Without ``error`` the receiver has written and verified all pieces.
-    ``num_bytes``: of pieces that it has acknowledged."""
+    ``num_bytes``: of pieces that it has acknowledged; ``transport``: what has carried them (see
+    ``carried_by``)."""
 
     num_bytes: int
     error: QuireError | None = None
+    transport: str = field(default="", compare=False)
 
 
 class KVTransport(Protocol):

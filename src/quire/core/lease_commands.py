@@ -109,11 +109,12 @@ class Leased(msgspec.Struct, frozen=True, tag=True):
 
 class Sent(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The reply to ``SendPages``. ``elapsed_s``: the time of the transfer, as the engine measured
-    it."""
+    it; ``transport``: what has carried it (see ``kv_transport.carried_by``)."""
 
     num_tokens: int
     num_bytes: int
     elapsed_s: float
+    transport: str = ""
 
 
 class Pinned(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -112,8 +112,8 @@ class DispatchPolicy(Protocol):
         """Whether the scheduler may wait for programs that are likely to continue soon."""
         ...
 
-    def ready_at_s(
-        self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
-    ) -> float | None:
-        """When to dispatch: ``now_s`` or earlier means at once, later sets a timer, None waits."""
+    def ready_at_s(self, num_ready: int, oldest_ready_s: float, now_s: float) -> float | None:
+        """When to dispatch: ``now_s`` or earlier means at once, later sets a timer, None waits for
+        more commands. Asked while the engine is idle and ``num_ready`` commands, at least one, are
+        ready."""
         ...

@@ -67,11 +67,12 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Blocks that an engine has copied together to ``tier`` (out), or from there to the device
-    (in), for one program.
+    (in), for one program; tier ``engine``: whose K and V it has sent to another engine.
 
     ``program``: the program whose pages moved out, or for which they came back; None for exports
     that no program holds. ``start_s``: when the message that began it was sent. ``is_lost``: the
-    engine was lost meanwhile, or the disk failed.
+    engine was lost meanwhile, or the disk failed; the other engine does not have all that was sent.
+    ``transport``: what has carried it to the other engine (``kv_transport.carried_by``).
     """
 
     program: ProgramId | None
@@ -82,7 +83,8 @@ class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     start_s: float
     end_s: float
     is_lost: bool = False
-    tier: Literal["host", "disk"] = "host"
+    tier: Literal["host", "disk", "engine"] = "host"
+    transport: str = ""
 
 
 class TraceListener(Protocol):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.engine.adapters.bank import AdapterBank, attach_adapters, module_shapes
-from quire.engine.adapters.peft_directory import load_adapters
+from quire.engine.adapters.peft_directory import AdapterWeights, ModuleShape, load_adapters
 from quire.engine.checkpoint.config_accounting import account
 from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.checkpoint.model_directory import ModelDirectory
@@ -25,6 +27,7 @@ from quire.engine.parallel.shard import WHOLE, local_config, local_destinations
 from quire.engine.parallel.sharded_adapters import local_adapter
 from quire.engine.parallel.sharded_model import ShardedDecoder
 from quire.engine.quantization.registry import scheme_of
+from quire.engine.quantization.scheme import Scheme
 from quire.engine.vision.config import VisionConfig, read_vision
 from quire.engine.vision.image_processor import ImageProcessorConfig, read_image_processor
 from quire.engine.vision.tower import VisionTower
@@ -61,6 +64,66 @@ def load_model(
     ``ranks``: the group of tensor-parallel ranks; loads this rank's part.
     """
     shard = WHOLE if ranks is None else ranks.shard
+    whole = _describe(config, directory, may_see=shard.size == 1)
+    family, shape, blank = whole.family, whole.shape, whole.blank
+    device = choose_device(config.device)
+    with Checkpoint(directory, whole.scheme) as checkpoint:
+        whole.check(checkpoint)
+        stored = checkpoint.dtype_of(shape.name("embed_tokens.weight"))
+        num_parameters = blank.num_elements
+        dtype = choose_dtype(config.dtype, device, stored, num_parameters, _wants_kernel(config))
+        parameters = Parameters(device, dtype)
+        local = local_config(shape, shard)
+        model = family.build(local, parameters)
+        vision = whole.vision(parameters, checkpoint)
+        destinations = local_destinations(blank.destinations, parameters.destinations, shape, shard)
+        checkpoint.load(destinations, progress)
+        content = weights_digest(checkpoint.files, whole.raw, _kv_content(config, dtype, shape))
+    mine = module_shapes(model)
+    adapters = [local_adapter(one, whole.modules, mine, shape, shard) for one in whole.adapters]
+    bank = attach_adapters(adapters, model, device, dtype)
+    max_model_len = whole.max_model_len
+    if ranks is not None:
+        model = ShardedDecoder(model, shape, ranks)
+        shape = replace(local, vocab_size=shape.vocab_size)
+    return LoadedModel(
+        model, shape, family, device, dtype, content, num_parameters, max_model_len, bank, vision
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What a directory says of its whole model, for which nothing is allocated yet. ``blank``: its
+    parameters without memory; ``seeing``: the configuration of its vision tower."""
+
+    raw: dict[str, Any]
+    family: ModelFamily
+    shape: DecoderConfig
+    max_model_len: int
+    scheme: Scheme | None
+    blank: Parameters
+    modules: Mapping[str, ModuleShape]
+    adapters: list[AdapterWeights]
+    seeing: tuple[VisionConfig, ImageProcessorConfig] | None
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Check that the files have what the model needs, and nothing else."""
+        self.vision(self.blank, checkpoint)
+        checkpoint.check(self.blank.destinations, self.shape.ignores)
+
+    def vision(
+        self, parameters: Parameters, checkpoint: Checkpoint
+    ) -> tuple[VisionTower, ImageProcessorConfig] | None:
+        """Build the tower in ``parameters``, under either of the two names that checkpoints use."""
+        if self.seeing is None:
+            return None
+        is_nested = checkpoint.has_any("vision_tower.vision_model.")
+        prefix = "vision_tower.vision_model" if is_nested else "vision_tower"
+        return VisionTower(self.seeing[0], parameters, prefix), self.seeing[1]
+
+
+def _describe(config: EngineConfig, directory: ModelDirectory, *, may_see: bool) -> _Description:
+    """Read the configuration files. ``may_see``: read that of a vision tower, too."""
     raw = directory.read_config()
     where = str(directory.path / "config.json")
     family = family_of(raw, where)
@@ -68,41 +131,14 @@ def load_model(
     shape = family.read(reader)
     max_model_len = _max_model_len(config, shape)
     shape = shape.for_length(max_model_len)
-    device = choose_device(config.device)
     blank = Parameters(torch.device("meta"), torch.float32)
-    whole = family.build(shape, blank)
-    modules = module_shapes(whole)
+    modules = module_shapes(family.build(shape, blank))
     adapters = load_adapters(config.adapters, modules)
-    seeing = _read_vision(reader, directory, family, shape) if shard.size == 1 else None
+    seeing = _read_vision(reader, directory, family, shape) if may_see else None
     scheme = scheme_of(reader)
     for warning in account(reader, family.keys):
         logger.warning("%s", warning)
-    with Checkpoint(directory, scheme) as checkpoint:
-        if seeing is not None:
-            _tower(seeing[0], blank, checkpoint)
-        checkpoint.check(blank.destinations, shape.ignores)
-        stored = checkpoint.dtype_of(shape.name("embed_tokens.weight"))
-        dtype = choose_dtype(
-            config.dtype, device, stored, blank.num_elements, _wants_kernel(config)
-        )
-        parameters = Parameters(device, dtype)
-        local = local_config(shape, shard)
-        model = family.build(local, parameters)
-        tower = None if seeing is None else _tower(seeing[0], parameters, checkpoint)
-        destinations = local_destinations(blank.destinations, parameters.destinations, shape, shard)
-        checkpoint.load(destinations, progress)
-        content = weights_digest(checkpoint.files, raw, _kv_content(config, dtype, shape))
-    mine = module_shapes(model)
-    adapters = [local_adapter(one, modules, mine, shape, shard) for one in adapters]
-    bank = attach_adapters(adapters, model, device, dtype)
-    if ranks is not None:
-        model = ShardedDecoder(model, shape, ranks)
-        shape = replace(local, vocab_size=shape.vocab_size)
-    num_parameters = blank.num_elements
-    vision = None if tower is None or seeing is None else (tower, seeing[1])
-    return LoadedModel(
-        model, shape, family, device, dtype, content, num_parameters, max_model_len, bank, vision
-    )
+    return _Description(raw, family, shape, max_model_len, scheme, blank, modules, adapters, seeing)
 
 
 def _read_vision(
@@ -118,13 +154,6 @@ def _read_vision(
         name = "processor_config.json"
         processor = directory.read_json_if_present(name).get("image_processor") or {}
     return vision, read_image_processor(ConfigReader(processor, str(directory.path / name)), vision)
-
-
-def _tower(vision: VisionConfig, parameters: Parameters, checkpoint: Checkpoint) -> VisionTower:
-    """Builds the tower under either of the two names that checkpoints use."""
-    is_nested = checkpoint.has_any("vision_tower.vision_model.")
-    prefix = "vision_tower.vision_model" if is_nested else "vision_tower"
-    return VisionTower(vision, parameters, prefix)
 
 
 def _wants_kernel(config: EngineConfig) -> bool:

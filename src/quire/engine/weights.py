@@ -180,11 +180,16 @@ def _is_finite(tensor: Tensor) -> bool:
     )
 
 
-def _listing(kind: str, names: list[str], shown: int = 5) -> str:
+_NUM_LISTED = 5
+
+
+def _listing(kind: str, names: list[str]) -> str:
     if not names:
         return ""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f" {len(names)} {kind} tensor{'s'[: len(names) > 1]} ({', '.join(names[:shown])}{more})"
+    num_more = len(names) - _NUM_LISTED
+    more = f" and {num_more} more" if num_more > 0 else ""
+    listed = ", ".join(names[:_NUM_LISTED])
+    return f" {len(names)} {kind} tensor{'s'[: len(names) > 1]} ({listed}{more})"
 
 
 def weights_digest(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from quire.core.errors import InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import KVSink, KVSource, SendResult
+from quire.core.kv_transport import KVSink, KVSource, SendResult, carried_by
 from quire.exchange.agreement import ended_here, is_raw_between, require_size
 from quire.exchange.buffers import Buffer
 from quire.exchange.leases import Leases
@@ -105,15 +105,20 @@ class InProcessKVTransport:
                 require_size(sink, piece, size)
                 payload = buffer.room(size)
                 source.read(piece, payload)
-                sink.write(piece, payload)
+                sink.write(piece, payload, "in_process")
                 num_bytes += size
         except QuireError as exc:
-            return SendResult(num_bytes, exc)
+            return SendResult(num_bytes, exc, _carrier(num_bytes))
         except Exception as exc:  # of the source
             logger.exception("a send has failed")
-            return SendResult(num_bytes, TransferFailed(f"K and V cannot be read: {exc!r}"))
-        return SendResult(num_bytes)
+            error = TransferFailed(f"K and V cannot be read: {exc!r}")
+            return SendResult(num_bytes, error, _carrier(num_bytes))
+        return SendResult(num_bytes, None, _carrier(num_bytes))
 
     def _sink(self, target: SendTarget, source: KVSource) -> KVSink:
         leases = self._exchange.at(target.address)
         return leases.sink_of(target.lease, target.key, source.content)
+
+
+def _carrier(num_bytes: int) -> str:
+    return carried_by(("in_process",) if num_bytes else ())

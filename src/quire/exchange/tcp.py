@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from quire.core.errors import ConfigError, InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import KVSink, KVSource, SendResult
+from quire.core.kv_transport import KVSink, KVSource, SendResult, carried_by
 from quire.exchange.agreement import ended_here
 from quire.exchange.buffers import Buffers
 from quire.exchange.leases import Leases
@@ -121,9 +121,9 @@ class TcpTransport:
         window = Window(self._limits)
 
         def end(task: asyncio.Task[QuireError | None]) -> None:
-            on_end(
-                SendResult(window.num_written, ended_here() if task.cancelled() else task.result())
-            )
+            error = ended_here() if task.cancelled() else task.result()
+            carriers = window.carriers if window.num_written else ()
+            on_end(SendResult(window.num_written, error, carried_by(carriers)))
 
         self._begin(self._send(target, source, window)).add_done_callback(end)
 

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from quire.core.errors import ProtocolMismatch, QuireError, TransferFailed
-from quire.core.kv_transport import KVSink
+from quire.core.kv_transport import Carrier, KVSink
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange.agreement import is_raw_between, require_size
 from quire.exchange.buffers import Buffer
@@ -55,6 +55,11 @@ class IncomingMemory:
     @property
     def is_shared(self) -> bool:
         return self._shared is not None
+
+    @property
+    def carrier(self) -> Carrier:
+        """What carries the pieces in the memory that was agreed on."""
+        return "shared_memory" if self._lent is None else "nixl"
 
     @property
     def num_bytes(self) -> int:
@@ -136,6 +141,7 @@ async def _take_all(
     frames: Frames[ToReceiver], agreed: _Agreed, limits: ExchangeLimits, memory: IncomingMemory
 ) -> None:
     num_bytes = 0
+    carrier: Carrier
     while True:
         await asyncio.sleep(0)  # a socket that is ready does not yield to the other transfers
         async with asyncio.timeout(limits.silence_s):
@@ -143,8 +149,9 @@ async def _take_all(
             if not isinstance(part, Part | SharedPart):
                 raise ProtocolMismatch(f"{type(part).__name__} came where a piece was due")
             if isinstance(part, SharedPart):
-                payload = _shared_payload(agreed, part, size, limits, memory)
+                payload, carrier = _shared_payload(agreed, part, size, limits, memory)
             else:
+                carrier = "tcp"
                 _check_size(agreed, part, size, limits)
                 payload = memory.buffer.room(size)
                 await frames.fill(payload)
@@ -153,7 +160,7 @@ async def _take_all(
                 f"{payload.nbytes} bytes came damaged (tokens {part.piece.first} to "
                 f"{part.piece.first + part.piece.num_tokens - 1}): send them again"
             )
-        agreed.sink.write(part.piece, payload)
+        agreed.sink.write(part.piece, payload, carrier)
         num_bytes += payload.nbytes
         async with asyncio.timeout(limits.silence_s):
             await frames.say(Written(num_bytes=num_bytes))
@@ -165,7 +172,7 @@ def _shared_payload(
     body_size: int,
     limits: ExchangeLimits,
     memory: IncomingMemory,
-) -> memoryview:
+) -> tuple[memoryview, Carrier]:
     _check_size(agreed, part, part.num_bytes, limits)
     stop = part.offset + part.num_bytes
     if body_size or part.offset < 0 or stop > memory.num_bytes:
@@ -173,7 +180,7 @@ def _shared_payload(
             f"a piece in bytes {part.offset} to {stop} of the memory that was agreed on, which has "
             f"{memory.num_bytes}, with {body_size} bytes behind it"
         )
-    return memory.piece(part.offset, part.num_bytes)
+    return memory.piece(part.offset, part.num_bytes), memory.carrier
 
 
 def _check_size(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import ProtocolMismatch, QuireError, TransferFailed, from_record
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import KVSource, Piece
+from quire.core.kv_transport import Carrier, KVSource, Piece
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange.buffers import Buffer
 from quire.exchange.limits import ExchangeLimits
@@ -70,6 +70,7 @@ class PiecePlaces:
     ) -> None:
         size = view.nbytes if there is None else min(view.nbytes, max(0, there.num_bytes))
         self.view = view[:size]
+        self.carrier: Carrier = "shared_memory" if there is None else "nixl"
         self._ring = Ring(size)
         self._by_nixl = by_nixl
         self._there = there
@@ -96,6 +97,8 @@ class Window:
         self._changed = asyncio.Event()
         self.num_sent = 0
         self.num_written = 0
+        self.carriers: set[Carrier] = set()
+        """What has carried the pieces that were sent."""
         self.error: QuireError | None = None
 
     def written(self, num_bytes: int) -> None:
@@ -199,9 +202,11 @@ async def _send_all(
         window.num_sent += size
         async with asyncio.timeout(limits.silence_s):
             if places is None or size > places.num_bytes:
+                window.carriers.add("tcp")
                 payload = _read(source, piece, memory.buffer.room(size))
                 await frames.say(Part(piece=piece, checksum=checksum(payload)), payload)
                 continue
+            window.carriers.add(places.carrier)
             offset, num_read = places.place(size, window.num_sent)
             await window.shrink_to(window.num_sent - num_read)
             payload = _read(source, piece, places.view[offset : offset + size])

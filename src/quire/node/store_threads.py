@@ -31,7 +31,9 @@ class StoreThreads:
             future = self._threads.submit(job)
         except RuntimeError as exc:
             raise Draining(f"the node is stopping: its {self._what} is closed") from exc
-        return await asyncio.shield(asyncio.wrap_future(future))
+        result = asyncio.wrap_future(future)
+        result.add_done_callback(_retrieve)
+        return await asyncio.shield(result)
 
     def later(self, job: Callable[[], object]) -> None:
         """Run ``job`` without waiting for it; do nothing if the store is closed."""
@@ -41,3 +43,9 @@ class StoreThreads:
     def close(self) -> None:
         """End the threads. Blocks until every job has ended. Idempotent."""
         self._threads.shutdown()
+
+
+def _retrieve(result: asyncio.Future[T]) -> None:
+    """Look at the error of a job for which nobody waits any more; asyncio would log it."""
+    if not result.cancelled():
+        result.exception()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import InvalidArgument
-from quire.programs.parameters import Kind, Parameter, typed_parameters, usage
+from quire.programs.parameters import By, Kind, Parameter, typed_parameters, usage
 
 _SHOWN_CHARS = 80
 _PLACES = ("either", "place")
@@ -36,7 +36,7 @@ def check(
         InvalidArgument: an argument is missing, unknown, given twice or cannot be read; the error
             names it.
     """
-    for parameter, text in _placed(program, parameters, args, named):
+    for parameter, text in _Placing(program, parameters).placed(args, named):
         _read(program, parameter, _READ_AS[parameter.kind], text)
 
 
@@ -52,45 +52,55 @@ def bind(
         InvalidArgument: see ``check``; or an annotation that cannot be read.
     """
     entry = typed_parameters(main)
-    placed = _placed(program, entry.parameters, args, named)
+    placed = _Placing(program, entry.parameters).placed(args, named)
     values = [_read(program, one, entry.hints[one.name], text) for one, text in placed]
     names = [_parameter_name(name, entry.parameters) for name in named]
     return values[: len(args)], dict(zip(names, values[len(args) :], strict=True))
 
 
-def _placed(
-    program: str, parameters: Sequence[Parameter], args: Sequence[str], named: Mapping[str, str]
-) -> list[tuple[Parameter, str]]:
-    """Each text with its parameter: positional ones first, then those by name."""
+class _Placing:
+    """Finds the parameter of each argument of one launch."""
 
-    def refused(why: str) -> InvalidArgument:
-        return InvalidArgument(
-            f"program {program!r} {why}: it takes {usage(parameters) or 'no arguments'}",
-            param="args",
-        )
+    def __init__(self, program: str, parameters: Sequence[Parameter]) -> None:
+        self._program = program
+        self._parameters = parameters
+        self._given: set[str] = set()
 
-    in_order = [one for one in parameters if one.by in _PLACES]
-    rest = next((one for one in parameters if one.by == "rest"), None)
-    if len(args) > len(in_order) and rest is None:
-        raise refused(f"was given {len(args)} positional arguments")
-    filled = in_order[: len(args)]
-    placed = [(in_order[at] if at < len(in_order) else rest, arg) for at, arg in enumerate(args)]
-    by_name = {one.name: one for one in parameters if one.by in _NAMES}
-    others = next((one for one in parameters if one.by == "names"), None)
-    given = {one.name for one in filled}
-    for name, text in named.items():
-        found = _parameter_name(name, parameters)
-        parameter = by_name.get(found, others)
+    def placed(self, args: Sequence[str], named: Mapping[str, str]) -> list[tuple[Parameter, str]]:
+        """Each text with its parameter: positional ones first, then those by name."""
+        by_place = list(zip(self._by_place(len(args)), args, strict=True))
+        by_name = [(self._by_name(name), text) for name, text in named.items()]
+        required = [one.name for one in self._parameters if one.required]
+        if missing := [name for name in required if name not in self._given]:
+            raise self._refused(f"was not given {', '.join(missing)}")
+        return by_place + by_name
+
+    def _by_place(self, num_args: int) -> list[Parameter]:
+        filled = [one for one in self._parameters if one.by in _PLACES][:num_args]
+        self._given.update(one.name for one in filled)
+        if len(filled) == num_args:
+            return filled
+        if (rest := self._taking_all("rest")) is None:
+            raise self._refused(f"was given {num_args} positional arguments")
+        return filled + [rest] * (num_args - len(filled))
+
+    def _by_name(self, name: str) -> Parameter:
+        found = _parameter_name(name, self._parameters)
+        by_name = {one.name: one for one in self._parameters if one.by in _NAMES}
+        parameter = by_name.get(found, self._taking_all("names"))
         if parameter is None:
-            raise refused(f"has no argument {name}")
-        if found in given:
-            raise refused(f"was given the argument {name} twice")
-        given.add(found)
-        placed.append((parameter, text))
-    missing = [one.name for one in parameters if one.required and one.name not in given]
-    if missing:
-        raise refused(f"was not given {', '.join(missing)}")
-    return [(parameter, text) for parameter, text in placed if parameter is not None]
+            raise self._refused(f"has no argument {name}")
+        if found in self._given:
+            raise self._refused(f"was given the argument {name} twice")
+        self._given.add(found)
+        return parameter
+
+    def _taking_all(self, by: By) -> Parameter | None:
+        return next((one for one in self._parameters if one.by == by), None)
+
+    def _refused(self, why: str) -> InvalidArgument:
+        takes = usage(self._parameters) or "no arguments"
+        return InvalidArgument(f"program {self._program!r} {why}: it takes {takes}", param="args")
 
 
 def _parameter_name(name: str, parameters: Iterable[Parameter]) -> str:

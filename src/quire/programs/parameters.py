@@ -194,7 +194,7 @@ def _shown_default(value: Any) -> str:
 
 
 def usage(parameters: Iterable[Parameter]) -> str:
-    """The parameters as a command line shows them: ``QUESTION [NUM] [--heat HEAT]``."""
+    """The parameters as a command line shows them: ``QUESTION [NUM] [--heat HEAT] [--loud]``."""
     return " ".join(_usage_of(one) for one in parameters)
 
 
@@ -206,5 +206,9 @@ def _usage_of(parameter: Parameter) -> str:
         case "names":
             return "[--NAME VALUE ...]"
         case "name":
-            name = f"--{parameter.name} {name}"
+            name = (
+                f"--{parameter.name}"
+                if parameter.kind == "boolean"
+                else f"--{parameter.name} {name}"
+            )
     return name if parameter.required else f"[{name}]"

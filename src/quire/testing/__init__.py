@@ -1,11 +1,15 @@
-"""Fakes, a test kit and conformance suites for programs, policies and engines built on Quire.
+"""Fakes and test tools for programs, policies and engines, without weights, server or processes.
 
-``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` does so with a
-model whose answers the test gives; ``ControlHarness`` drives the controller by hand;
-``FakeEngine``, ``FakeEncoder``, ``VirtualClock`` and ``FakeTokenizer`` replace the real ones;
-``ReferenceProgram`` and ``expected_tokens`` compute the expected results; ``Relay`` connects real
-processes with the delay of a distance, or by a link that fails. The suites that every
-implementation of a Protocol must pass are in ``quire.testing.conformance``.
+* To test a program: ``scripted_node`` runs it with a model whose answers the test chooses
+  (``answers``, ``ScriptedModel``). ``LocalNode`` runs it on a ``FakeEngine``, whose every token is
+  a hash of all tokens that it attended to; ``expected_tokens`` and its neighbours compute these
+  tokens for a text, ``ReferenceProgram`` for pages and masks.
+* To test control or a policy: ``ControlHarness`` sends commands to a controller and completes its
+  batch messages one by one, in the time of a ``VirtualClock``.
+* To test processes: ``Relay`` connects two of them with a delay, or with a link that fails.
+* ``FakeEncoder`` and ``FakeTokenizer`` replace the real ones.
+
+The suites that every implementation of a Protocol must pass are in ``quire.testing.conformance``.
 """
 
 from quire.simulation import ControlCore

@@ -72,4 +72,4 @@ class LocalPort(EventPort):
 
     def _end(self) -> None:
         self._open = False
-        self._node.forget(self._program)
+        self._node.forget(self.program)

@@ -19,7 +19,7 @@ from quire.engine.encoders.text import EncoderTexts
 from quire.node import ModelFiles, Node
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.transports import InProcessTransport
-from quire.programs.workflow.profiles import decode_encoder_profile, encode_encoder_profile
+from quire.programs.workflow.template.profiles import decode_encoder_profile, encode_encoder_profile
 from quire.simulation import StepCost
 from quire.testing import FakeEncoder, FakeEngine, FakeTokenizer, StepTime, fake_pool
 

@@ -14,7 +14,7 @@ from quire.cli.profile.workflows import model_profile, read_profiles
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.ids import ModelId
-from quire.programs.workflow.profiles import EncoderProfile, encode_encoder_profile
+from quire.programs.workflow.template.profiles import EncoderProfile, encode_encoder_profile
 from quire.simulation.profile import EngineProfile, FitErrors, encode_profile
 
 ENCODER = EncoderProfile(

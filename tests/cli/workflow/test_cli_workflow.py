@@ -41,7 +41,7 @@ def made():
 """
 SEARCH = "search-generation"
 PIPELINES = "+".join(
-    str(Path(__file__).parents[2] / "programs/workflow/pipelines" / name)
+    str(Path(__file__).parents[2] / "programs/workflow/imports/pipelines" / name)
     for name in ("index.yaml", "ask.yaml")
 )
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quire.cluster.deployment.folder import ProcessFolder, process_folder
-from quire.cluster.deployment.keeper import Keeper, KeeperTimes
+from quire.cluster.deployment.keeper import Keeper, KeeperTimes, Readiness
 from quire.cluster.deployment.process import ProcessSpec, ProcessState
 
 SLEEPS = "exec sleep 1000"
@@ -64,14 +64,15 @@ def keeper(
     *,
     assignment: str = "first",
     is_ready: Callable[[], bool] = lambda: True,
+    why_not: Callable[[], str] = lambda: "",
     clock: QuickClock | None = None,
     kill_margin_s: float = 20.0,
     environment: Mapping[str, str] = os.environ,
     tell: Callable[[str, ProcessSpec], str] = lambda url, spec: "",
     commands: list[list[str]] | None = None,
 ) -> tuple[Keeper, ProcessFolder]:
-    async def probe(url: str) -> bool:
-        return is_ready()
+    async def probe(url: str) -> Readiness:
+        return Readiness(is_ready(), "" if is_ready() else why_not())
 
     async def told(url: str, spec: ProcessSpec) -> str:
         return tell(url, spec)

@@ -10,12 +10,14 @@ import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from small_processes import BROKEN, SLEEPS, STUBBORN, QuickClock, eventually, keeper, spec, until
 
 from quire.cluster.deployment.child import running_child
 from quire.cluster.deployment.folder import process_folder, process_folders
-from quire.cluster.deployment.keeper import Keeper
+from quire.cluster.deployment.hosting import readiness_of
+from quire.cluster.deployment.keeper import Keeper, Readiness
 from quire.cluster.deployment.process import ProcessSpec
 from quire.cluster.deployment.running import ProcessIdentity, identify, is_running
 from quire.cluster.deployment.sweeping import end_unkept, unkept_states
@@ -36,6 +38,31 @@ async def keeping(kept: Keeper) -> AsyncIterator[asyncio.Task[None]]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_why_a_process_takes_no_work_is_told(state_dir: Path) -> None:
+    why = "engine m#0 is loading: loading weights"
+    kept, _ = keeper(spec(), state_dir, is_ready=lambda: why == "", why_not=lambda: why)
+    async with keeping(kept):
+        assert (await until(kept, lambda state: state.detail != "")).detail == why
+        why = "engine m#0 is failed: it has stalled"
+        assert (await until(kept, lambda state: state.detail == why)).phase == "starting"
+        why = ""
+        assert (await until(kept, lambda state: state.phase == "ready")).detail == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, b'{"detail": "2 of 2 nodes take work"}', Readiness(is_ready=True)),
+        (503, b'{"detail": "engine m#0 is failed"}', Readiness(False, "engine m#0 is failed")),
+        (503, b"{}", Readiness(False, "/ready answers 503")),
+        (502, b"Bad Gateway", Readiness(False, "/ready answers 502")),
+        (503, b'["detail"]', Readiness(False, "/ready answers 503")),
+    ],
+)
+def test_what_ready_answers_is_read(status: int, body: bytes, expected: Readiness) -> None:
+    assert readiness_of(httpx.Response(status, content=body)) == expected
 
 
 async def test_it_starts_a_process_and_says_when_it_is_ready(state_dir: Path) -> None:
@@ -188,7 +215,8 @@ async def test_two_keepers_of_a_process_never_have_it_both(state_dir: Path) -> N
         async with keeping(second):
             await until(second, lambda state: state.detail == "another keeper has it")
             assert second.state.pid is None
-            assert folder.is_kept()
+            with folder.locked() as is_free:
+                assert not is_free
     assert pid is not None
     async with keeping(second):
         assert (await until(second, lambda state: state.phase == "ready")).pid == pid

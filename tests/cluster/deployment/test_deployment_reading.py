@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.cluster.deployment.options import CommandOptions
-from quire.cluster.deployment.reading import Commands, read_cluster
+from quire.cluster.deployment.reading import UNREAD, Commands, read_cluster
 from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead, Resources, Scaling
 from quire.core.errors import ConfigError
 
@@ -52,6 +52,17 @@ def read(tmp_path: Path, text: str) -> ClusterSpec:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     return read_cluster(file, COMMANDS)
+
+
+def test_what_shows_or_ends_processes_reads_no_options(tmp_path: Path) -> None:
+    """Those that run have options of the file as it was, or of an earlier release."""
+    options = "    options: {no-such: 1, drain-timeout: soon}\n"
+    text = SMALL.replace("routers:\n", f"{options}routers:\n")
+    with pytest.raises(ConfigError, match="no such option"):
+        read(tmp_path, text)
+    cluster = read_cluster(tmp_path / "cluster.yaml", UNREAD)
+    assert (cluster.nodes[0].name, cluster.nodes[0].arguments) == ("node", ())
+    assert cluster.routers.arguments == ()
 
 
 def test_little_needs_to_be_said(tmp_path: Path) -> None:
@@ -279,8 +290,10 @@ def test_what_is_not_right_is_refused_by_its_place(tmp_path: Path, text: str, re
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"there is no file .*none\.yaml: name the YAML file"):
         read_cluster(tmp_path / "none.yaml", COMMANDS)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_cluster(tmp_path, COMMANDS)
 
 
 def test_a_file_without_end_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from quire.control.policies.lifetimes import FEWEST
 from quire.control.policies.quire import IDLE_S, LEVELS_PER_OCTAVE, MAX_EMPTY, TURN_TOKENS
 from quire.control.policies.remaining import (
     MAX_KINDS,
+    MIN_OF_KIND,
     MIN_SAMPLES,
     SHORTEST,
     UNKNOWN,
@@ -227,6 +228,59 @@ def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
     other.kind = "another"
     made.on_arrival(other, 0.0)
     assert level(made, other) == 1 + LEVELS_PER_OCTAVE * 8
+
+
+def begin(made: LeastLeft, program: int, kind: str, served: int = 0) -> ReadyCommand:
+    """A program that goes on after a service of ``served``."""
+    command = call(1, program)
+    command.kind = kind
+    made.on_arrival(command, 0.0)
+    if served:
+        serve(made, command, served, 0.0)
+    return command
+
+
+def test_of_an_unknown_kind_programs_are_as_long_as_another_has_been() -> None:
+    """As searches among chats: none has ended yet, but one shows that they are long."""
+    made = policy()
+    for number in range(MIN_OF_KIND):
+        finish(made, 100 + number, 300, kind="chat")
+    search = begin(made, 1, "search", served=6000)
+    later, chat = begin(made, 2, "search"), begin(made, 3, "chat")
+    assert level(made, later) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000))
+    assert level(made, chat) < level(made, search) < level(made, later), "one of them gets on"
+    serve(made, later, 3000, 1.0)
+    assert level(made, later) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000)), "half as long so far"
+
+
+def test_the_first_programs_of_a_kind_to_end_do_not_make_the_others_seem_short() -> None:
+    made = policy()
+    for number in range(MIN_SAMPLES):
+        finish(made, 100 + number, 300, kind="chat")
+    for number in range(MIN_OF_KIND - 1):
+        finish(made, 200 + number, 500, kind="search")
+    begin(made, 1, "search", served=6000)
+    assert level(made, begin(made, 2, "search")) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000))
+    finish(made, 300, 500, kind="search")
+    assert level(made, begin(made, 3, "search")) < 1 + LEVELS_PER_OCTAVE * 10, "now it is known"
+
+
+def test_a_program_alone_of_its_kind_is_taken_for_any_other_all_along() -> None:
+    """Near the end of programs with light tails its rank gets better: what it has had itself says
+    nothing about its length."""
+    made = policy()
+    for number in range(40):
+        finish(made, 100 + number, 4600, kind="known")
+    alone, known = begin(made, 1, "alone", served=4200), begin(made, 2, "known", served=4200)
+    assert level(made, alone) == level(made, known) < 1 + LEVELS_PER_OCTAVE * log2(4200)
+
+
+def test_where_there_is_one_kind_alone_a_long_program_says_nothing_of_the_others() -> None:
+    made = policy()
+    for number in range(MIN_SAMPLES):
+        finish(made, 100 + number, 300)
+    begin(made, 1, "", served=6000)
+    assert level(made, begin(made, 2, "")) < 1 + LEVELS_PER_OCTAVE * 10
 
 
 def test_equals_of_a_level_are_served_by_age_and_not_in_turns() -> None:

@@ -13,7 +13,8 @@ from quire.core.errors import CapacityError, Draining, EngineLost, InvalidArgume
 from quire.node.sandbox import link as link_module
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox.losses import Losses, LossLimits
-from quire.node.supervision.health import SandboxState
+from quire.node.supervision.engine_loading import OnProgress
+from quire.node.supervision.health import SandboxState, node_health
 from quire.programs.sandbox.wasm import engine as engine_module
 from quire.testing import VirtualClock
 
@@ -25,8 +26,9 @@ class Life:
 
     owes_s = 0.0
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_: object, on_progress: OnProgress, **__: object) -> None:
         self.pid = 1
+        self.on_progress = on_progress
 
     def silent_s(self) -> float:
         return self.owes_s
@@ -163,6 +165,30 @@ async def test_what_keeps_a_process_from_starting_is_said_at_once(
     with pytest.raises(InvalidArgument, match="no such directory"):
         await link.ready()
     assert num_starts == 1
+
+
+async def test_health_says_what_a_process_that_starts_is_doing(
+    link: SandboxLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends the first code to a node waits for minutes where the machine is busy."""
+    at_work, go_on = asyncio.Event(), asyncio.Event()
+
+    async def build(self: Life, *_: object, **__: Any) -> None:
+        self.on_progress("building the sandbox", 0.0)
+        at_work.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(Life, "start", build)
+    waiting = asyncio.create_task(link.ready())
+    await at_work.wait()
+    health = link.health()
+    assert (health.state, health.detail) == (SandboxState.STARTING, "building the sandbox")
+    # it is as usual: nothing is wrong with the node
+    assert node_health({}, {"0": health}, draining=False, failure=None).detail == ""
+    go_on.set()
+    await waiting
+    assert link.health().detail == ""
+    await link.close()
 
 
 async def test_who_waits_for_a_start_is_told_of_the_end(

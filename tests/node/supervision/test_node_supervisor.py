@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -134,8 +135,14 @@ class Hours:
 
 
 class Rig:
+    """Its transports up to ``num_hanging`` load until they are told that they have."""
+
     def __init__(
-        self, *errors: QuireError | None, clock: ProgramClock | None = None, num_hanging: int = 0
+        self,
+        *errors: QuireError | None,
+        clock: ProgramClock | None = None,
+        num_hanging: int = 0,
+        limits: RestartLimits = FAST,
     ) -> None:
         self.num_hanging = num_hanging
         self.progress: OnProgress = lambda stage, fraction: None
@@ -155,7 +162,7 @@ class Rig:
             prepare=self._prepare,
             on_ready=self.ready.append,
             on_change=lambda: None,
-            limits=FAST,
+            limits=limits,
         )
 
     async def _prepare(self) -> None:
@@ -341,9 +348,70 @@ async def test_why_a_load_was_ended_is_told(
     assert health.detail == (
         "e#0 has made no progress in loading for 1800 s (loading weights, 25%): look at the files "
         "of fake and the disk or network that they are on; what only takes longer needs a larger "
-        "--load-stall-timeout"
+        "--load-stall-timeout (failed start 1 of at most 3 in a row; the next one follows after "
+        "10 s)"
     )
     assert health.detail in caplog.text
+
+
+async def test_loads_that_stall_again_and_again_are_given_up(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Hours()
+    limits = RestartLimits(max_losses=4, stall_pause_s=10.0)
+    rig = rigs(clock=clock, num_hanging=9, limits=limits)
+    await rig.supervisor.start()
+    await clock.let_pass(0.0)
+    begun_s = []
+    for number in range(1, 5):
+        assert len(rig.transports) == number
+        begun_s.append(clock.now_s())
+        while len(rig.transports) == number and clock.now_s() < begun_s[-1] + 4000:
+            await clock.let_pass(10.0)
+    assert [round(b - a) for a, b in pairwise(begun_s)] == [1810, 1820, 1840]
+    with pytest.raises(EngineLost, match="lost 4 times in a row while it loaded"):
+        await rig.supervisor.wait_ready()
+    health = rig.supervisor.health
+    assert health.state is EngineReadiness.FAILED
+    assert "start the node again when the cause is removed" in health.detail
+    assert "--load-stall-timeout" in health.detail
+    assert health.detail in caplog.text
+    assert rig.control.told == [("given up", health.detail)]
+
+
+async def test_a_start_that_succeeds_forgives_those_before(rigs: Callable[..., Rig]) -> None:
+    clock = Hours()
+    rig = rigs(clock=clock, num_hanging=1, limits=RestartLimits(max_losses=2))
+    await rig.supervisor.start()
+    await clock.let_pass(1900.0)
+    assert await rig.control.want(1) == ["up"]
+    rig.num_hanging = 5
+    rig.transports[-1].lose("killed")
+    await rig.control.want(2)
+    await clock.let_pass(1900.0)
+    assert len(rig.transports) == 4
+    assert rig.supervisor.health.state is EngineReadiness.RESTARTING
+
+
+async def test_processes_that_die_late_in_each_load_are_given_up(rigs: Callable[..., Rig]) -> None:
+    """Each load takes longer than the window in which losses are counted."""
+    clock = Hours()
+    rig = rigs(
+        *(EngineLost(f"killed at 90 % ({number})") for number in range(1, 4)),
+        clock=clock,
+        num_hanging=3,
+        limits=RestartLimits(max_losses=3),
+    )
+    await rig.supervisor.start()
+    for number in range(1, 4):
+        await clock.let_pass(500.0)
+        assert len(rig.transports) == number
+        loaded = rig.transports[-1].loaded
+        assert loaded is not None
+        loaded.set()
+        await clock.let_pass(10.0)
+    with pytest.raises(EngineLost, match=r"lost 3 times in a row .* killed at 90 % \(3\)"):
+        await rig.supervisor.wait_ready()
 
 
 async def test_a_load_that_goes_on_slowly_is_left_alone(rigs: Callable[..., Rig]) -> None:

@@ -29,6 +29,10 @@ async def test_a_lost_connection_is_made_again(postgres: str) -> None:
         )
     ((found, _),) = await store.search(OWN, ROWS.vectors[:1], 2)
     assert found.text == "a"
+    starting = vector_store(postgres, None)
+    assert await starting.names(OWN.tenant) == []
+    assert len((await store.search(OWN, ROWS.vectors, 1))[0]) == 1, "its node is known to live"
+    await asyncio.to_thread(starting.close)
     await asyncio.to_thread(store.close)
     with pytest.raises(Draining, match="its vector store is closed"):
         await store.drop(OWN)
@@ -42,8 +46,7 @@ async def test_what_a_killed_node_left_is_deleted_and_what_a_living_one_has_is_n
     living, killed = vector_store(postgres, None), vector_store(postgres, None)
     for store in (living, killed):
         await store.put(OWN, ROWS)
-    for connection in [*killed._connections, killed._keeper]:  # type: ignore[attr-defined]
-        connection.close()
+    killed._connections.close()  # type: ignore[attr-defined]
     starting = vector_store(postgres, None)
     with pytest.raises(UnknownHandle):
         await starting.search(OWN, ROWS.vectors, 1)
@@ -92,14 +95,64 @@ async def test_what_a_program_left_while_the_database_was_away_is_deleted_when_i
     assert number_of_tables() == before
 
 
-async def test_a_database_that_cannot_be_reached_is_named() -> None:
+async def test_the_log_and_not_the_tenant_is_told_why_a_database_cannot_be_reached(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     pytest.importorskip("psycopg", reason="needs the extra 'postgres'")
     store = vector_store("postgresql://nobody@127.0.0.1:1/none", None)
-    with pytest.raises(
-        EngineLost, match=r"PostgreSQL vector store cannot be used now .* try again"
-    ):
-        await store.put(OWN, ROWS)
+    for _ in range(2):
+        with pytest.raises(
+            EngineLost, match=r"PostgreSQL vector store cannot be used now: .* try again"
+        ) as told:
+            await store.put(OWN, ROWS)
+        assert "127.0.0.1" not in str(told.value)
     await asyncio.to_thread(store.close)
+    (logged,) = caplog.records
+    assert "127.0.0.1" in logged.getMessage()
+
+
+async def test_nodes_that_connect_again_delete_nothing_of_one_another(postgres: str) -> None:
+    """When the database has restarted, the node that is first finds no lock of the others."""
+    import psycopg
+
+    first, second = vector_store(postgres, None), vector_store(postgres, None)
+    for store in (first, second):
+        await store.put(OWN, ROWS)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+    for store in (first, second):
+        assert len((await store.search(OWN, ROWS.vectors, 1))[0]) == 1
+    for store in (first, second):
+        await asyncio.to_thread(store.close)
+
+
+async def test_a_database_that_does_not_answer_ends_no_call_for_ever(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lock stands for a database that is stopped or cut off: psycopg waits in the same place."""
+    import psycopg
+
+    store = vector_store(postgres, None)
+    await store.put(OWN, ROWS)
+    with psycopg.connect(postgres) as connection:
+        connection.execute("LOCK TABLE quire.collections IN ACCESS EXCLUSIVE MODE")
+        with monkeypatch.context() as patched:
+            patched.setattr("quire.node.vectors.postgres.ANSWER_S", 0)
+            with pytest.raises(EngineLost, match="cannot be used now"):
+                await asyncio.wait_for(store.names(OWN.tenant), 50)
+        assert "does not answer" in caplog.text
+        connection.rollback()
+        assert await store.names(OWN.tenant) == []
+        connection.execute("LOCK TABLE quire.collections IN ACCESS EXCLUSIVE MODE")
+        waiting = asyncio.create_task(store.names(OWN.tenant))
+        await asyncio.sleep(0)  # its call is with a thread
+        monkeypatch.setattr("quire.node.vectors.postgres_connections.CLOSE_S", 0)
+        await asyncio.wait_for(asyncio.to_thread(store.close), 50)
+    with pytest.raises(EngineLost, match="cannot be used now"):
+        await waiting
 
 
 def test_other_stores_are_refused() -> None:

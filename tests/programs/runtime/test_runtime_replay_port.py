@@ -12,6 +12,8 @@ from replay_node import recorded, turns
 from quire.core.calls import AskService
 from quire.core.errors import ProgramCancelled, UnknownHandle
 from quire.core.ids import ProgramId
+from quire.core.interfaces import ServedModel
+from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Main
 from quire.programs.runtime.replay_log import ReplayLog
@@ -189,7 +191,13 @@ async def test_a_service_is_not_asked_again_for_what_it_has_answered() -> None:
 
     class Node:
         program = ProgramId(1)
+        quotas = Quotas()
+        seed = 0
         clock = VirtualClock()
+        first_number = 1
+
+        def models(self) -> list[ServedModel]:
+            return []
 
         async def ask(self, question: AskService, undo: str | None = None) -> Any:
             asked.append(question.name)

@@ -10,7 +10,7 @@ from programs_node import level
 
 from quire.core.errors import DeadlineExceeded, InvalidArgument, NeverWithinQuota, ProgramFailed
 from quire.programs.workflow import App, Engine, Node
-from quire.programs.workflow.prompts import MAX_NAMED_PARTS, Prompt, PromptPart
+from quire.programs.workflow.graphs.prompts import MAX_NAMED_PARTS, Prompt, PromptPart
 from quire.programs.workflow.query import Query
 from quire.testing.local_node import scripted_node
 

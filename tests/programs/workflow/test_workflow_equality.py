@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from workflow_apps import QUERY, advanced
-from workflow_random import RandomApp
+from workflow_random import NAMES, RandomApp
 from workflow_reference import ReferenceRun
 
 from quire.programs.workflow import Graph, OptPass
-from quire.programs.workflow.passes import STANDARD
-
-NAMES = [name for name, _ in STANDARD]
 
 
 def results(graph: Graph, e_graph: bool, seed: int) -> dict[str, Any]:

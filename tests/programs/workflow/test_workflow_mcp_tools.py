@@ -12,9 +12,9 @@ from quire.core.errors import InvalidArgument, ProgramError
 from quire.programs.api import Api
 from quire.programs.api.mcp import McpResult, McpTool
 from quire.programs.workflow import App, Engine, Graph, Node
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.engines.tools_elsewhere import McpTools
+from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.runners.tools import McpToolRunner
-from quire.programs.workflow.tools_elsewhere import McpTools
 
 
 class Server:

@@ -22,15 +22,15 @@ from quire.programs.api.packed_vectors import PackedVectors
 from quire.programs.api.vectors import VectorsFunctions
 from quire.programs.workflow import App, Engine, Graph, Growth, Node, Profile, run_query
 from quire.programs.workflow.durable import KeptQueries, QueryId
-from quire.programs.workflow.growing import TemplateGrower
+from quire.programs.workflow.execution.growing import TemplateGrower
+from quire.programs.workflow.execution.scheduler import GraphScheduler
+from quire.programs.workflow.execution.vectors import QueryVectors
+from quire.programs.workflow.graphs.primitives import Op
+from quire.programs.workflow.graphs.values import ValueType, joined, plain
 from quire.programs.workflow.passes import OptPass
-from quire.programs.workflow.primitives import Op
 from quire.programs.workflow.runners import encoding
 from quire.programs.workflow.runners.encoding import EncoderRunner
 from quire.programs.workflow.runners.local import ToolRunner, VectorRunner
-from quire.programs.workflow.scheduler import GraphScheduler
-from quire.programs.workflow.values import ValueType, joined, plain
-from quire.programs.workflow.vectors import QueryVectors
 from quire.testing import LocalNode
 
 

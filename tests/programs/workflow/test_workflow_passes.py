@@ -19,11 +19,11 @@ from quire.programs.workflow import (
     OptPass,
     Profile,
     Rewritten,
-    fixpoint,
 )
-from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Op
+from quire.programs.workflow.optimizing import fixpoint
 from quire.programs.workflow.passes import Profiles
-from quire.programs.workflow.primitives import Op
 
 
 def optimized(*names: str, **answer: Any) -> Graph:

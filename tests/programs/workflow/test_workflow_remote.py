@@ -12,15 +12,15 @@ import pytest
 
 from quire.core.errors import ConfigError, EngineFault, InvalidArgument, QuireError
 from quire.programs.workflow import App, Engine, Graph, Node, Profile, use_keys
-from quire.programs.workflow.answer_text import SaidText
-from quire.programs.workflow.durations import seconds_alone
-from quire.programs.workflow.endpoint import Endpoint
-from quire.programs.workflow.keys import key_of
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.engines.durations import seconds_alone
+from quire.programs.workflow.engines.endpoint import Endpoint
+from quire.programs.workflow.execution.answer_text import SaidText
+from quire.programs.workflow.execution.watching import StepLog
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.runners import remote
 from quire.programs.workflow.runners.calls import StreamedAnswers
 from quire.programs.workflow.runners.remote import RemoteRunner
-from quire.programs.workflow.watching import StepLog
+from quire.programs.workflow.template.keys import key_of
 
 URL = "http://127.0.0.1:9/v1"
 REMOTE = {"base_url": URL, "model": "big"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from programs_node import level
-from workflow_apps import SCHEMA
+from workflow_expansion import QUESTION, EachStep, answer, expansion, upper
 
 from quire.core.actions import Action
 from quire.core.calls import Issue, SetQueueDepth
@@ -29,63 +29,13 @@ from quire.programs.workflow import (
     StepLog,
     workflow,
 )
-from quire.programs.workflow.answer_text import SaidText
+from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.runners.model import ModelCall
 from quire.programs.workflow.running import run_query
 from quire.testing import FakeEngine, FakeTokenizer, LocalNode, ScriptedModel, fake_pool
 from quire.testing.local_node import scripted_node
 
-QUESTION = "Who is the baker?"
 NUM_TOKENS = 4
-
-
-class EachStep(StepLog):
-    """Calls ``note`` at the end of each step."""
-
-    def __init__(self, note: Callable[[PrimitiveStep], None]) -> None:
-        super().__init__()
-        self._note = note
-
-    async def ended(self, step: PrimitiveStep) -> None:
-        self._note(step)
-
-
-def upper(queries: list[str]) -> list[str]:
-    return [query.upper() for query in queries]
-
-
-def expansion(**expand: Any) -> App:
-    """A model expands a question, a tool works on each query, and a model reads all."""
-    app = App("expansion", [Engine("llm"), Engine("tool", config={"functions": {"upper": upper}})])
-    config = {"prompt": "Expand: {question}", "schema": SCHEMA, **expand}
-    first = Node(
-        "llm", {"question": "text"}, {"queries": "texts"}, "splittable", config, name="expand"
-    )
-    work = Node(
-        "tool", {"queries": "texts"}, {"worked": "texts"}, "batchable",
-        {"function": "upper", "pure": True}, name="work",
-    )  # fmt: skip
-    config = {
-        "prompt": "The question is {question} Read {worked}", "separator": ", ",
-        "answer_after": "Answer:", "system": "Be short.",
-    }  # fmt: skip
-    last = Node(
-        "llm",
-        {"question": "text", "worked": "texts"},
-        {"answer": "text"},
-        None,
-        config,
-        name="last",
-    )
-    first >> work >> last
-    app.update_template([first, work, last])
-    return app
-
-
-def answer(prompt: str) -> str:
-    if "Expand" in prompt:
-        return json.dumps(["a, b", 'c"', "d"]) + "<|end|>"
-    return "Thinking.\nAnswer: Kabo.<|end|>"
 
 
 def node() -> LocalNode:

@@ -14,9 +14,9 @@ from quire.programs.search import SearchResult
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile, find_application
 from quire.programs.workflow import workflow as program_of
 from quire.programs.workflow.applications import search_generation
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.execution.scheduler import PAUSES_S
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.running import run_query
-from quire.programs.workflow.scheduler import PAUSES_S
 from quire.testing.local_node import scripted_node
 
 

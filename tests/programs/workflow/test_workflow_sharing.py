@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from test_workflow_running import EachStep
+from workflow_expansion import EachStep
 
 from quire.core.ids import TenantId
 from quire.programs.workflow import App, Engine, Graph, Node, StepLog, run_query
-from quire.programs.workflow.endpoint import Endpoint
-from quire.programs.workflow.primitives import Op
+from quire.programs.workflow.engines.endpoint import Endpoint
+from quire.programs.workflow.graphs.primitives import Op
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.sharing import SharedResults, Sharing, SharingStatistics
 from quire.testing import LocalNode

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from workflow_reference import digest
 
 from quire.programs.workflow import App, Engine, Node, Profile
+from quire.programs.workflow.passes import STANDARD
 
+NAMES = [name for name, _ in STANDARD]
+"""The names of the standard passes."""
 KINDS = (
     "tool", "list_tool", "batch_tool", "embedding", "ingest", "search", "rerank", "condition",
     "web_search",

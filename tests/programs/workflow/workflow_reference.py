@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 
 from quire.programs.workflow.chunker import chunks
-from quire.programs.workflow.control_flow import decided
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
-from quire.programs.workflow.values import Ref, ValueType, empty
+from quire.programs.workflow.graphs.control_flow import decided
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.graphs.values import Ref, ValueType, empty
 
 
 def digest(*values: Any) -> str:

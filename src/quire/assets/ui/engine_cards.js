@@ -79,7 +79,8 @@ class EngineCard {
     setText(this.#detail, engine.detail);
     this.#detail.hidden = engine.detail === "" || engine.detail === engine.state;
     const latest = rates.at(-1);
-    setText(this.#rate, `${latest === undefined ? "–" : count(latest.tokens)} tokens/s`);
+    const known = latest?.tokens ?? (engine.num_running === 0 ? 0 : undefined);
+    setText(this.#rate, `${known === undefined ? "–" : count(known)} tokens/s`);
     this.#curve.show(rates.map((one) => one.tokens), MAX_RATES);
     setText(this.#load, `${count(engine.num_running)} running · ${count(engine.num_waiting)} waiting`);
     this.#showMessage(engine, latest);
@@ -93,13 +94,13 @@ class EngineCard {
     const [decodes, chunks] = message ? [message.num_decodes, message.num_chunks] : [0, 0];
     showItems(this.#message, Math.min(decodes, MAX_DRAWN), Math.min(chunks, MAX_DRAWN));
     const now = message === undefined
-      ? "no message under way"
+      ? "no batch message in flight"
       : `now ${counted(decodes, "decode")}, ${counted(chunks, "chunk")}, ` +
         `${counted(message.num_tokens, "token")}`;
-    const ahead = engine.messages.length > 1 ? " · one more behind" : "";
+    const ahead = engine.messages.length > 1 ? " · one more queued" : "";
     const rate = latest === undefined || latest.messages === 0
       ? ""
-      : ` · ${latest.rows.toFixed(1)} rows a message, ${briefCount(latest.messages)} messages/s`;
+      : ` · ${latest.rows.toFixed(1)} rows per message, ${briefCount(latest.messages)} messages/s`;
     const step = engine.step_s === null ? "" : ` · ${shortSpan(engine.step_s)} a step`;
     setText(this.#messageWords, now + ahead + rate + step);
     setAttribute(this.#message, "aria-label", now);

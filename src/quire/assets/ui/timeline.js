@@ -14,12 +14,12 @@ const MAX_LISTED = 50;
 
 /** Kinds of bars, as the style sheet knows them, and what they say. */
 const LEGEND = [
-  ["waiting", "waits to be sent"],
-  ["prompt", "until its first token"],
-  ["answer", "behind it"],
+  ["waiting", "waits for the engine"],
+  ["prompt", "up to its first token"],
+  ["answer", "after its first token"],
   ["wait", "between calls"],
   ["swap", "pages copied"],
-  ["carried", "messages"],
+  ["carried", "batch messages"],
 ];
 
 /**

@@ -21,13 +21,13 @@ const LABELS = {
 };
 
 const REASONS = {
-  idle: "It has no unfinished command: its own code runs, or its user or a tool is asked.",
-  turn: "It waits for the next message to the engine, or one behind it: others go first.",
+  idle: "It has no unfinished command: its own code runs, or it waits for its client or a tool.",
+  turn: "It waits for its turn: the next batch message to the engine carries other programs' commands.",
   seat: "It waits for a seat: all sequences of the engine are taken.",
-  memory: "It waits for memory: no page is free, and nobody has given one up yet.",
+  memory: "It waits for memory: no page is free.",
   "paused: memory":
-    "It is paused between two calls, until other programs leave room for all that it works on.",
-  pages: "It waits for its pages: they are copied back from host or disk, or computed again.",
+    "It is paused between two calls, until there is room in memory for its working set.",
+  pages: "It waits for its pages: they are copied from host or disk, or computed again.",
   command: "It waits for another command, of its own or one that uses the same page.",
   engine: "It waits for its engine to come up.",
 };
@@ -60,8 +60,8 @@ export function reasonOf(row, now) {
   }
   const state = stateOf(row);
   if (state === "running") {
-    return "It runs: a message carries one of its commands, or its sequence decodes.";
+    return "It runs: a batch message carries one of its commands.";
   }
   const reason = REASONS[state] ?? `It waits for ${state}.`;
-  return `${reason} Since ${duration(now - row.wait.since)}.`;
+  return `${reason} For ${duration(now - row.wait.since)}.`;
 }

@@ -69,8 +69,8 @@ ClusterKeyFile = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_CLUSTER_KEY_FILE",
-        help="A file with the key that the nodes and routers of a cluster share: nodes with it "
-        "exchange K and V (/v1/microserving).",
+        help="A file with the key that the nodes and routers of a cluster share. Nodes that "
+        "share it exchange K and V (/v1/microserving).",
         rich_help_panel=_ACCESS,
     ),
 ]
@@ -87,8 +87,8 @@ KVTransport = Annotated[
     KVTransportName,
     typer.Option(
         envvar="QUIRE_KV_TRANSPORT",
-        help="What carries K and V to other engines: tcp, or nixl to engines that were started "
-        "with it too (extra quire[nixl]).",
+        help="Transport of K and V to other engines: tcp, or nixl (extra quire[nixl]) to "
+        "engines that were also started with it.",
         rich_help_panel=_ACCESS,
     ),
 ]
@@ -106,7 +106,7 @@ MaxRequests = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_MAX_REQUESTS",
-        help="Largest number of requests at once; further ones are a 503.",
+        help="Largest number of requests at once; further ones get status 503.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -116,7 +116,7 @@ MaxConnections = Annotated[
         min=64,
         show_default="from the limit of open files",
         envvar="QUIRE_MAX_CONNECTIONS",
-        help="Largest number of connections; beyond it connections without a request are closed.",
+        help="Largest number of connections; beyond it, connections without a request are closed.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -165,7 +165,7 @@ WriteTimeout = Annotated[
     typer.Option(
         min=0.1,
         envvar="QUIRE_WRITE_TIMEOUT",
-        help="Seconds that one write to a slow client may take before its call is cancelled.",
+        help="Seconds that one write to a slow client may take; then its request is cancelled.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -174,7 +174,7 @@ ResponseTtl = Annotated[
     typer.Option(
         min=1.0,
         envvar="QUIRE_RESPONSE_TTL",
-        help="Seconds that an unused stored response is kept.",
+        help="Seconds for which a stored response is kept after its last use.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -183,7 +183,8 @@ MaxStoredResponses = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_MAX_STORED_RESPONSES",
-        help="Stored responses per tenant; beyond it the least recently used are dropped.",
+        help="Largest number of stored responses of a tenant; beyond it the least recently "
+        "used ones are deleted.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -202,7 +203,7 @@ MaxSessionTtl = Annotated[
     typer.Option(
         min=1.0,
         envvar="QUIRE_MAX_SESSION_TTL",
-        help="The most that a client may choose as the idle time of a session (idle_ttl_s).",
+        help="Longest idle time that a client may choose for a session (idle_ttl_s).",
         rich_help_panel=_HTTP,
     ),
 ]

@@ -15,8 +15,8 @@ VectorStore = Annotated[
     str,
     typer.Option(
         envvar="QUIRE_VECTOR_STORE",
-        help="Where programs' vectors are kept: exact (memory), lance (LanceDB, in the data "
-        "directory) or postgresql://... (with pgvector).",
+        help="Where programs' vectors are stored: exact (in memory), lance (LanceDB, in the "
+        "data directory) or postgresql://... (with pgvector).",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -25,8 +25,8 @@ Search = Annotated[
     typer.Option(
         metavar="DIRECTORY|URL",
         envvar="QUIRE_SEARCH",
-        help="What programs search: the text, Markdown, HTML and PDF files of a directory, or the "
-        "address of a SearXNG server (http://...).",
+        help="What programs can search: a directory of text, Markdown, HTML and PDF files, or "
+        "the address of a SearXNG server (http://...).",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -34,8 +34,8 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_DATA_DIR",
-        help="Directory for programs' stores, files and batches; without it they are lost when "
-        "the node ends.",
+        help="Directory for programs' stores, files and batches. Without it they are kept in "
+        "memory and lost when the node ends.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -45,8 +45,8 @@ KeptQueryTtl = Annotated[
         "--kept-query-ttl-s",
         min=1,
         envvar="QUIRE_KEPT_QUERY_TTL_S",
-        help="Seconds for which the data directory keeps a workflow's query that was given an id, "
-        "since it did something last.",
+        help="Seconds without activity after which a workflow query that has an id is deleted "
+        "from the data directory.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -58,7 +58,7 @@ KeptQueryBytes = Annotated[
         show_default="256MiB",
         metavar="SIZE",
         envvar="QUIRE_KEPT_QUERY_BYTES",
-        help="Most that the data directory keeps of such queries of one tenant.",
+        help="Largest size of one tenant's workflow queries in the data directory.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -68,8 +68,9 @@ Workflows = Annotated[
         "--workflow",
         metavar="NAME|FILE.py:NAME|FILE.yaml",
         envvar="QUIRE_WORKFLOWS",
-        help="A workflow to serve: a shipped one, the App of a file, which is executed, or a "
-        "pipeline of Haystack (FILE.yaml, several joined by +). Repeatable; default: all shipped.",
+        help="A workflow to serve: the name of a shipped one, the App in a Python file (the "
+        "file is executed), or a Haystack pipeline (FILE.yaml; join several with +). "
+        "Repeatable; default: all shipped ones.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -79,8 +80,9 @@ Profiles = Annotated[
         "--profile",
         metavar="[NAME=]FILE",
         envvar="QUIRE_PROFILES",
-        help="What 'quire profile' wrote of a model or encoder, by which workflows are divided and "
-        "explained; NAME: what it is served as. Repeatable.",
+        help="A file that 'quire profile' wrote for a model or encoder; workflows use it to "
+        "divide batches and to estimate times. NAME: the name under which the model is "
+        "served. Repeatable.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -88,7 +90,7 @@ McpServers = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_MCP_SERVERS",
-        help="A TOML file of MCP servers that the node starts for its programs.",
+        help="A TOML file of MCP servers that programs may use; the node starts them.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

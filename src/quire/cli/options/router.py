@@ -30,7 +30,7 @@ ProbeInterval = Annotated[
     typer.Option(
         min=0.05,
         envvar="QUIRE_ROUTER_PROBE_INTERVAL",
-        help="Seconds between two looks at a node's health.",
+        help="Seconds between two health probes of a node.",
         rich_help_panel=_NODES,
     ),
 ]
@@ -39,8 +39,8 @@ ProbeTimeout = Annotated[
     typer.Option(
         min=0.05,
         envvar="QUIRE_ROUTER_PROBE_TIMEOUT",
-        help="Seconds within which a node must answer such a look; three failed ones in a row make"
-        " it dead.",
+        help="Seconds within which a node must answer a probe; after three failed probes in a "
+        "row it is dead.",
         rich_help_panel=_NODES,
     ),
 ]
@@ -48,7 +48,7 @@ NodeKeyFile = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_ROUTER_NODE_KEY_FILE",
-        help="A file with the API key that nodes are sent in place of the client's.",
+        help="A file with the API key that the router sends to the nodes instead of the client's.",
         rich_help_panel=_NODES,
     ),
 ]
@@ -56,7 +56,8 @@ ClusterKeyFile = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_CLUSTER_KEY_FILE",
-        help="A file with the key that routers and nodes share, for the calls that move KV cache.",
+        help="A file with the key that routers and nodes share. --resume and the strategies "
+        "that move KV cache need it.",
         rich_help_panel=_NODES,
     ),
 ]
@@ -65,8 +66,8 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         envvar="QUIRE_ROUTER_RESUME",
-        help="Let a streamed completion, chat, message or response whose node is lost go on at"
-        " another. Needs --cluster-key-file; the nodes then tell the tokens of each event.",
+        help="When a node is lost, continue its completions, chats, messages, responses and "
+        "restartable programs at another node. Needs --cluster-key-file.",
         rich_help_panel=_NODES,
     ),
 ]
@@ -91,8 +92,8 @@ AdminKeyFile = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_ROUTER_ADMIN_KEY_FILE",
-        help="A file with the key for /router: without it, the strategy cannot be exchanged over"
-        " HTTP.",
+        help="A file with the key for /router. Without it, strategy and nodes cannot be "
+        "changed over HTTP.",
         rich_help_panel=_ACCESS,
     ),
 ]

@@ -74,6 +74,7 @@ class RunOptions:
     running: RunningNodeOptions
     launch: LaunchOptions
     list_programs: Annotated[
-        bool, typer.Option("--list", help="List the library's programs by theme, and run none.")
+        bool,
+        typer.Option("--list", help="List the programs of the library by theme, and run none."),
     ] = False
     log_level: o.LogLevel = "warning"

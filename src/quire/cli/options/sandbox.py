@@ -52,7 +52,8 @@ Warm = Annotated[
     typer.Option(
         min=0,
         envvar="QUIRE_SANDBOX_WARM",
-        help="Instances per process that are kept ready for a launch.",
+        help="Number of instances that each process keeps ready, so that a launch need not "
+        "wait for one.",
         rich_help_panel=_PANEL,
     ),
 ]

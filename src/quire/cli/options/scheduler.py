@@ -36,11 +36,12 @@ Policy = Annotated[
     PolicyOption,
     typer.Option(
         envvar="QUIRE_POLICY",
-        help="Order of a tenant's commands: of arrival (by call or by program), in turns, or by "
-        "what a call (mlfq), its program (plas) or its program's critical path (atlas) was "
-        "served, or by what is left, learned from programs of its kind (quire); for workflows by "
-        "depth in the graph (topology), by the time that remains (critical_path) or with the "
-        "requests of a step together (invocation).",
+        help="Order in which a tenant's calls run. fcfs, program_fcfs: by arrival of the call "
+        "or of its program; round_robin: in turn; mlfq, plas, atlas: first the one with "
+        "the least attained service, counted for the call, its program or its program's "
+        "critical path; quire: by remaining work, as learned from programs of the same "
+        "kind. For workflows: topology (by depth in the graph), critical_path (by "
+        "remaining time), invocation (the requests of one step together).",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -49,7 +50,7 @@ PolicyThresholds = Annotated[
     typer.Option(
         envvar="QUIRE_POLICY_THRESHOLDS",
         metavar="N,N,...",
-        help="mlfq, plas, atlas: the service at which each queue but the first begins "
+        help="mlfq, plas, atlas: attained service from which a call is in the 2nd, 3rd, ... queue "
         f"[default: {','.join(f'{one:g}' for one in _DEFAULTS.thresholds)}].",
         rich_help_panel=_PANEL,
     ),
@@ -59,8 +60,8 @@ PolicyQuanta = Annotated[
     typer.Option(
         envvar="QUIRE_POLICY_QUANTA",
         metavar="N,N,...",
-        help="mlfq, plas, atlas: what a call may get in each queue but the last before it moves "
-        "to the next [default: the queues' widths].",
+        help="mlfq, plas, atlas: service that a call may receive in each queue but the last before "
+        "it moves to the next [default: the queues' widths].",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -76,8 +77,9 @@ PolicyBeta = Annotated[
     float | None,
     typer.Option(
         envvar="QUIRE_POLICY_BETA",
+        metavar="RATIO",
         help="mlfq, plas, atlas, quire: a call moves to the first queue when its program has "
-        f"waited so many times of what it was served; 0: never [default: {_DEFAULTS.beta:g}].",
+        f"waited this many times as long as it was served; 0: never [default: {_DEFAULTS.beta:g}].",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -86,8 +88,8 @@ Replicas = Annotated[
     typer.Option(
         envvar="QUIRE_REPLICAS",
         metavar="[MODEL=]N",
-        help="Engines of each model, or of the one that is named; they share its calls, and each "
-        "has weights and KV cache of its own. Repeatable [default: 1].",
+        help="Number of engines of each model, or of the model MODEL. They share its calls; "
+        "each has its own weights and KV cache. Repeatable [default: 1].",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -95,9 +97,10 @@ Balancer = Annotated[
     BalancerOption,
     typer.Option(
         envvar="QUIRE_BALANCER",
-        help="Choice among a model's engines: in turn, the least used, the program's own for long "
-        "prompts (autellix), the one of whose KV cache least is occupied (occupied_kv), or what is "
-        "cached against what waits (quire).",
+        help="How an engine of the model is chosen. round_robin: in turn; least_used: the "
+        "fewest unfinished calls; autellix: the program's own engine for long prompts, "
+        "else least_used; occupied_kv: the least occupied KV cache; quire: weighs cached "
+        "prompts against waiting work.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -115,8 +118,8 @@ PauseAbove = Annotated[
     typer.Option(
         envvar="QUIRE_PAUSE_ABOVE",
         metavar="SHARE",
-        help="Programs are paused between two calls while the working sets of the others take "
-        "more than this share of KV memory; 0: never.",
+        help="A program is paused between two calls while the working sets of the other "
+        "programs take more than this share of KV memory; 0: never.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -125,7 +128,7 @@ ResumeBelow = Annotated[
     typer.Option(
         envvar="QUIRE_RESUME_BELOW",
         metavar="SHARE",
-        help="A paused program goes on where it leaves no more than this share taken.",
+        help="A paused program goes on when its working set fits below this share of KV memory.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -134,8 +137,8 @@ MaxPause = Annotated[
     typer.Option(
         envvar="QUIRE_MAX_PAUSE",
         metavar="SECONDS",
-        help="A program that is paused for so long takes the place of others that were left in "
-        "peace for as long.",
+        help="Longest pause. A program that reaches it goes on in place of programs that ran "
+        "without a pause for as long.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -144,8 +147,8 @@ MaxHold = Annotated[
     typer.Option(
         envvar="QUIRE_MAX_HOLD",
         metavar="SECONDS",
-        help="The longest that room is kept for a program that waits for a tool or a person while "
-        "others are paused; 0: none is.",
+        help="Longest time for which memory is kept for a program that waits for a tool or a "
+        "person while other programs are paused; 0: no time.",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -23,8 +23,8 @@ from quire.cli.profile.workflows import read_profiles
 from quire.core.config import NodeConfig, ServerConfig, TenantConfig
 from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.workflow.applications import APPLICATIONS, Applications, find_applications
-from quire.programs.workflow.keys import use_keys
-from quire.programs.workflow.profiles import use_profiles
+from quire.programs.workflow.template.keys import use_keys
+from quire.programs.workflow.template.profiles import use_profiles
 
 _SERVER = ServerConfig()
 _KEPT = KeptQueriesConfig()

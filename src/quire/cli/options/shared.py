@@ -70,8 +70,8 @@ Encoders = Annotated[
         "--encoder",
         metavar="[NAME=]SOURCE",
         envvar="QUIRE_ENCODERS",
-        help="An embedding model or cross-encoder, as a directory or hub id; "
-        "[NAME=]late-interaction:SOURCE has an embedding model score pairs by their tokens. "
+        help="An embedding model or cross-encoder, as a directory or hub id. With [NAME=]late- "
+        "interaction:SOURCE an embedding model scores pairs by their token vectors. "
         "Repeatable.",
         rich_help_panel=_ENGINE,
     ),
@@ -82,7 +82,8 @@ EncoderInstances = Annotated[
         "--encoder-instances",
         metavar="[NAME=]N",
         envvar="QUIRE_ENCODER_INSTANCES",
-        help="Processes of an encoder, or of each one, that share its batches. Repeatable.",
+        help="Number of processes of each encoder, or of the encoder NAME; they share its "
+        "requests. Repeatable.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -93,8 +94,8 @@ EncoderCacheBytes = Annotated[
         show_default="64MiB",
         metavar="SIZE",
         envvar="QUIRE_ENCODER_CACHE_BYTES",
-        help="Memory for vectors and scores that encoders have computed for programs and workflows "
-        "of a tenant, which are not computed again; 0 for none.",
+        help="Memory for the cache of encoder results: vectors and scores that were computed "
+        "for programs and workflows, separate for each tenant; 0: no cache.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -103,8 +104,8 @@ EncoderDType = Annotated[
     typer.Option(
         "--encoder-dtype",
         envvar="QUIRE_ENCODER_DTYPE",
-        help="Type of the weights of encoders; auto: float32. bfloat16 is faster on a processor "
-        "that has avx512_bf16, and vectors differ in the third digit.",
+        help="Type of the encoders' weights; auto: float32. bfloat16 is faster on a processor "
+        "with avx512_bf16, and changes vectors in the third digit.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -115,8 +116,8 @@ TokenCacheBytes = Annotated[
         show_default="128MiB",
         metavar="SIZE",
         envvar="QUIRE_TOKEN_CACHE_BYTES",
-        help="Memory of each encoder process that ranks by late interaction, for vectors of tokens "
-        "of texts that it has embedded or ranked for a tenant; 0 for none.",
+        help="Memory of each late-interaction encoder process for the cache of token vectors, "
+        "separate for each tenant; 0: no cache.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -127,8 +128,8 @@ SharedResultsBytes = Annotated[
         show_default="16MiB",
         metavar="SIZE",
         envvar="QUIRE_SHARED_RESULTS_BYTES",
-        help="Memory for results of workflows' pure primitives, such as answers of models, which "
-        "equal ones of the same tenant have without computing; 0 for none.",
+        help="Memory for the cache of results of workflows' pure primitives, such as models' "
+        "answers: equal primitives of one tenant run once; 0: no cache.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -137,7 +138,7 @@ LoadStallTimeout = Annotated[
     typer.Option(
         min=1.0,
         envvar="QUIRE_LOAD_STALL_TIMEOUT",
-        help="Seconds without progress after which the process of a model or encoder that loads is "
+        help="Seconds without progress after which a process that loads a model or encoder is "
         "killed and started again.",
         rich_help_panel=_ENGINE,
     ),
@@ -251,7 +252,8 @@ DiskCacheDir = Annotated[
     typer.Option(
         metavar="DIR",
         envvar="QUIRE_DISK_CACHE_DIR",
-        help="Directory on a local disk for --disk-cache-bytes; nothing is left in it.",
+        help="Directory on a local disk for --disk-cache-bytes; the node removes its files "
+        "when it ends.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -287,7 +289,8 @@ Record = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_RECORD",
-        help="Record every event of the controller in this file, for 'quire replay'.",
+        help="Write every event of the controller to this file, for 'quire replay'. It "
+        "contains prompts.",
         rich_help_panel=_SCHEDULER,
     ),
 ]
@@ -304,21 +307,23 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     typer.Option(envvar="QUIRE_LOG_LEVEL", help="How much to log to stderr."),
 ]
-Url = Annotated[str, typer.Option(envvar="QUIRE_URL", help="The running node to ask.")]
+Url = Annotated[str, typer.Option(envvar="QUIRE_URL", help="Address of the running node.")]
 OptionalUrl = Annotated[
     str | None,
-    typer.Option(envvar="QUIRE_URL", help="A running node to use."),
+    typer.Option(envvar="QUIRE_URL", help="Address of a running node to use."),
 ]
-ApiKey = Annotated[
-    str | None, typer.Option(envvar="QUIRE_API_KEY", help="The key to send to the node.")
-]
+ApiKey = Annotated[str | None, typer.Option(envvar="QUIRE_API_KEY", help="API key for the node.")]
 Interactive = Annotated[
     bool,
     typer.Option("--interactive", "-i", help="Send each line of stdin to the program."),
 ]
 Stream = Annotated[
     bool,
-    typer.Option("--stream", help="Print messages as pieces of one text, without line ends."),
+    typer.Option(
+        "--stream",
+        help="Print messages without line ends, as pieces of one text. A result that equals this "
+        "text is not printed again.",
+    ),
 ]
 
 ProgramId = Annotated[

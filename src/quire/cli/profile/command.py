@@ -26,8 +26,8 @@ from quire.core.config import NodeConfig
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.core.scratch import ScratchDirectory
 from quire.node import Node
-from quire.programs.workflow.engines import Profile
-from quire.programs.workflow.profiles import EncoderProfile, encode_encoder_profile
+from quire.programs.workflow.engines.engine import Profile
+from quire.programs.workflow.template.profiles import EncoderProfile, encode_encoder_profile
 from quire.simulation.message_times import MessageTimes
 from quire.simulation.profile import EngineProfile, encode_profile, fit
 
@@ -52,14 +52,15 @@ class ProfileOptions:
         str | None,
         typer.Option(
             metavar="[NAME=]SOURCE",
-            help="Measure an embedding model or cross-encoder instead of a model.",
+            help="Measure an embedding model or cross-encoder.",
         ),
     ] = None
     log: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Measure nothing: take the messages of a log that 'quire serve --record' wrote.",
+            help="Use the batch messages of an event log ('quire serve --record') instead of "
+            "measuring.",
         ),
     ] = None
     log_level: o.LogLevel = "warning"
@@ -84,18 +85,18 @@ class ProfileOptions:
 
 @with_groups
 def profile(options: ProfileOptions) -> None:
-    """Measure what an engine's messages cost, and write it for 'quire sim --profile'.
+    """Measure the cost of an engine's batch messages, for 'quire sim --profile'.
 
-    Starts a node for the model and sends it batches of 1 request to as many as the engine runs at
-    once, with short and long prompts; that takes minutes, and nothing else should run meanwhile.
-    The costs are fitted by least squares to the time that the engine reports for each message, by
-    its steps, rows, tokens of prompts and of context, and moved blocks. What passes between
-    messages, in control and on the way, is fitted too, by message and command. With --log the
-    messages are those that a node once served: costs of your own load, swaps included.
+    Starts a node for the model and sends it 1, 2, 4, ... requests at a time, up to the number that
+    the engine runs at once, with short and long prompts. This takes minutes; run nothing else on
+    the machine meanwhile. The costs of steps, rows, prompt tokens, context tokens and moved blocks
+    are fitted by least squares to the time that the engine reports for each message. The time
+    between messages, in control and in transport, is fitted by messages and commands. With --log
+    the costs are fitted to the messages of an event log: those of your own load, swaps included.
 
-    With --encoder the node has that encoder alone, and 1, 2, 4 and more texts are encoded at once,
-    until twice as many give no more texts per second. 'quire serve --profile' and 'quire workflow'
-    take both kinds of file; a batch of a workflow is divided at the largest number that gained.
+    With --encoder the node has only that encoder, and 1, 2, 4, ... texts are encoded at a time,
+    until a doubling gives no more texts per second. 'quire serve --profile' and 'quire workflow'
+    read both kinds of file; workflows divide batches at the largest size that was still a gain.
 
     Examples:
 

@@ -16,7 +16,7 @@ from quire.engine.encoders.text import EncodedText
 from quire.node import Node
 from quire.node.encoders.service import EncoderService
 from quire.programs.services.encoding import MAX_TEXTS
-from quire.programs.workflow.profiles import doubled
+from quire.programs.workflow.template.profiles import doubled
 
 NUM_TOKENS = 256
 """Tokens of a sequence, unless the model reads fewer: about a chunk of a document."""

@@ -14,8 +14,8 @@ from quire.cli.profile.files import profile_text
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.scheduler_config import SchedulerConfig
-from quire.programs.workflow.engines import NO_PROFILE, Profile
-from quire.programs.workflow.profiles import (
+from quire.programs.workflow.engines.engine import NO_PROFILE, Profile
+from quire.programs.workflow.template.profiles import (
     ENCODER_FORMAT,
     ServedProfile,
     decode_encoder_profile,

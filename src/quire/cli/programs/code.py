@@ -66,8 +66,3 @@ def read_program(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as exc:
         raise InvalidArgument(f"{path} cannot be read: {exc}") from exc
-
-
-def first_build(program: object) -> str:
-    """Return what a client that uploads code waits for, for a message."""
-    return f"{program} is checked; a node's first program waits until a sandbox is built"

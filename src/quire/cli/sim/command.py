@@ -18,12 +18,12 @@ from quire.simulation.studies import Study, StudyResult, examine
 
 @with_groups
 def sim(options: SimOptions) -> None:
-    """Play programs in virtual time and report how long they take under each policy.
+    """Simulate programs in virtual time and report how long they take under each policy.
 
-    The scheduler is the one that 'quire serve' runs; engines are models that take the time that
-    --cost says. Lengths, arrivals and tools come from the workload. The same options give the same
-    results, to the byte; the time of control itself is measured and printed on stderr, as is how
-    far a run is, every ten seconds. Ctrl-C ends it with the figures of the policies that are done.
+    The scheduler is that of 'quire serve'. The engines are simulated: --cost or --profile says how
+    long their work takes. Lengths, arrivals and tools come from the workload. The same options give
+    the same results, to the byte. The real time of the scheduler, and the progress every ten
+    seconds, are printed on stderr. Ctrl-C ends the command with the results of finished policies.
 
     Examples:
 

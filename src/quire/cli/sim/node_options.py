@@ -18,25 +18,26 @@ from quire.core.errors import ConfigError
 Nodes = Annotated[
     int | None,
     typer.Option(
-        help="Instead of programs on one node: requests to a router over so many nodes, each with "
-        "one engine."
+        help="Simulate requests to a router over this number of nodes, each with one engine, "
+        "instead of programs on one node."
     ),
 ]
 Strategies = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME[:OPTION=VALUE,...]",
-        help="With --nodes, repeatable, to compare: a strategy of 'quire router', or "
-        "FILE.py:NAME [default: least_used].",
+        help="With --nodes: a strategy of 'quire router', or FILE.py:NAME. Repeat it to "
+        "compare several [default: least_used].",
     ),
 ]
 Requests = Annotated[
     str | None,
     typer.Option(
         metavar="NAME=VALUE,...",
-        help="With --nodes, the requests: prompt and answer are their mean lengths, spread the "
-        "standard deviation of both (of their logarithms, with shape=lognormal); prefixes texts of "
-        "prefix tokens begin them, the i-th in proportion to 1/i**zipf [default: "
+        help="With --nodes: the requests. prompt, answer: mean lengths in tokens; spread: "
+        "standard deviation of both (of their logarithms with shape=lognormal). prefixes: "
+        "number of shared beginnings, each of prefix tokens; the i-th is used in "
+        "proportion to 1/i**zipf [default: "
         "prompt=200,answer=260,shape=lognormal,spread=1].",
     ),
 ]
@@ -44,10 +45,11 @@ Links = Annotated[
     str | None,
     typer.Option(
         metavar="NAME=VALUE,...",
-        help="With --nodes, the ways: bytes_per_s, layer_s and way_s of K and V between nodes, "
-        "call_s from the router to a node and back; K and V have num_layers and token_bytes "
-        "[default: bytes_per_s=1e10,layer_s=0,way_s=0,call_s=0.001, and of K and V what --profile "
-        "says, or num_layers=32,token_bytes=4096].",
+        help="With --nodes: the network. bytes_per_s, layer_s (of each layer), way_s "
+        "(latency): transfer of K and V between nodes; call_s: round trip from the router "
+        "to a node; num_layers, token_bytes: size of K and V [default: "
+        "bytes_per_s=1e10,layer_s=0,way_s=0,call_s=0.001; num_layers and token_bytes from "
+        "--profile, else 32 and 4096].",
     ),
 ]
 

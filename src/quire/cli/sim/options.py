@@ -30,46 +30,53 @@ class PlayedOptions:
     workload: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help=f"What is played: {', '.join(WORKLOADS)} [default: mixed]."
+            metavar="NAME", help=f"The workload: {', '.join(WORKLOADS)} [default: mixed]."
         ),
     ] = None
     log: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Instead of a workload: the programs of a log that 'quire serve --record' wrote, "
-            "when they came.",
+            help="Play the programs of an event log ('quire serve --record') at their recorded "
+            "arrival times, instead of a workload.",
         ),
     ] = None
     policy: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Repeatable, to compare: {', '.join(SIMULATED_POLICIES)} [default: fcfs]. The "
-            "last two know what no node knows and show what could be gained.",
+            help=f"{', '.join(SIMULATED_POLICIES)} [default: fcfs]. Repeat it to compare several. "
+            "The last two know each program's remaining work, which no node knows: they show what "
+            "a policy could gain.",
         ),
     ] = None
-    programs: Annotated[
-        int | None, typer.Option(help="How many programs are played [default: 300].")
-    ] = None
+    programs: Annotated[int | None, typer.Option(help="Number of programs [default: 300].")] = None
     seed: Annotated[
-        int | None, typer.Option(help="Other seeds draw other programs [default: 0].")
+        int | None, typer.Option(help="Seed from which the programs are drawn [default: 0].")
     ] = None
     arrivals: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help=f"{', '.join(ARRIVALS)}: independent of earlier ones; the next when one ends; all "
-            "at the start [default: poisson].",
+            help=f"{', '.join(ARRIVALS)}: at random times; a new one whenever one ends; all at the "
+            "start [default: poisson].",
         ),
     ] = None
-    rate: Annotated[float | None, typer.Option(help="Programs a second, on average.")] = None
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Mean number of programs that arrive per second."),
+    ] = None
     load: Annotated[
         float | None,
-        typer.Option(help="Instead of a rate, a share of the estimated capacity [default: 0.8]."),
+        typer.Option(
+            metavar="SHARE",
+            help="Arrival rate as a share of the estimated capacity, instead of --rate [default: "
+            "0.8].",
+        ),
     ] = None
     width: Annotated[
-        int | None, typer.Option(help="How many run at a time, if arrivals are closed.")
+        int | None,
+        typer.Option(help="Number of programs that run at a time, with --arrivals closed."),
     ] = None
 
     def policies(self) -> Sequence[str]:
@@ -159,13 +166,13 @@ class PlayedOptions:
 class VirtualEngineOptions:
     """The engines in virtual time."""
 
-    engines: Annotated[int, typer.Option(help="How many engines serve the model.")] = 1
+    engines: Annotated[int, typer.Option(help="Number of engines that serve the model.")] = 1
     profile: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Engines like one that 'quire profile' has measured; the following options "
-            "change it.",
+            help="Simulate the engine that 'quire profile' measured; the options below override "
+            "its values.",
         ),
     ] = None
     max_sequences: Annotated[
@@ -177,43 +184,44 @@ class VirtualEngineOptions:
     kv_tokens: Annotated[
         int | None,
         typer.Option(
-            help=f"Tokens that the cache of one engine holds [default: {_ENGINES.kv_tokens}]."
+            help=f"Tokens that the KV cache of one engine holds [default: {_ENGINES.kv_tokens}]."
         ),
     ] = None
     page_size: Annotated[
         int | None,
         typer.Option(
-            help=f"Tokens of a page of the cache; long prompts of larger ones are simulated in "
-            f"less time [default: {_ENGINES.page_size}]."
+            help=f"Tokens per page of the KV cache; with larger pages long prompts are simulated "
+            f"in less time [default: {_ENGINES.page_size}]."
         ),
     ] = None
     host_tokens: Annotated[
         int | None,
         typer.Option(
-            help=f"Tokens that can be swapped out of it [default: {_ENGINES.host_tokens}]."
+            help=f"Tokens of the host tier of one engine [default: {_ENGINES.host_tokens}]."
         ),
     ] = None
     disk_tokens: Annotated[
         int | None,
         typer.Option(
-            help=f"Tokens that go on from there to a disk [default: {_ENGINES.disk_tokens}]."
+            help=f"Tokens of the disk tier of one engine [default: {_ENGINES.disk_tokens}]."
         ),
     ] = None
     cost: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=SECONDS",
-            help="What engines take: message_s for a message, step_s and row_s for a step and for "
-            "each sequence in it, context_token_s for each token that one attends to, "
-            "prompt_s for a message with tokens of prompts, prompt_token_s for each of them and "
-            "prompt_context_s for each token that one attends to, pass_s for the least that a pass "
-            "takes, moved_block_s, disk_block_s; beside the engine's own time gap_s for a "
-            "message to an idle engine and gap_row_s for each of its rows, behind_s and "
-            "behind_row_s for one that waits behind another. Repeatable.",
+            help="Cost of an engine's work. For decoding: message_s of a batch message, step_s of "
+            "a step, row_s of each sequence in it, context_token_s of each token that a "
+            "sequence attends to. For prompts: prompt_s of a message with prompt tokens, "
+            "prompt_token_s of each prompt token, prompt_context_s of each token that it "
+            "attends to. pass_s: the least time of a forward pass; moved_block_s, "
+            "disk_block_s: of a block that is swapped. Outside the engine: gap_s of a message "
+            "to an idle engine and gap_row_s of each of its rows; behind_s and behind_row_s "
+            "of a message that waits behind another. Repeatable.",
         ),
     ] = None
     identical_steps: Annotated[
-        bool, typer.Option(help="Each message takes 20 ms, whatever is in it.")
+        bool, typer.Option(help="Each batch message takes 20 ms, whatever it contains.")
     ] = False
 
     def measured(self) -> EngineProfile | None:
@@ -276,7 +284,7 @@ class SimOptions:
             "--output",
             "-o",
             metavar="FILE",
-            help="Write settings, summaries and programs to this file, as JSON.",
+            help="Write settings, summaries and programs to this file as JSON.",
         ),
     ] = None
 

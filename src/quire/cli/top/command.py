@@ -25,21 +25,24 @@ def top(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")
+        float, typer.Option(min=0.1, max=3600, help="Seconds between two refreshes.")
     ] = 1.0,
-    sort: Annotated[Sort, typer.Option(help="What the programs are sorted by.")] = "service",
+    sort: Annotated[
+        Sort, typer.Option(help="The column by which programs are sorted.")
+    ] = "service",
     filter_: Annotated[
         str, typer.Option("--filter", help="Only programs with this text in a column.")
     ] = "",
     tree: Annotated[bool, typer.Option("--tree", help="Show families as trees.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the state once and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print it as JSON.")] = False,
 ) -> None:
-    """Watch a running node: its engines, and what each program does, has had and waits for.
+    """Watch a running node: its engines, and for each program its state, its service and what it
+    waits for.
 
-    A program is running, idle (its own code runs, or its user thinks), or waits for its turn, a
-    seat (a sequence of the engine), memory, room for its program (paused), pages that come back, a
-    command, or an engine. Service and waiting are in seconds. The key ? lists the keys.
+    A program is running, idle (its own code runs, or its client sends nothing), or waits: for its
+    turn, a seat (one of the engine's sequences), memory, the end of a pause, swapped pages, another
+    command, or an engine. Service and waiting are in seconds. Press ? for the keys.
 
     Examples:
 
@@ -52,14 +55,14 @@ def top(
         quire top --once --json
     """
     if as_json and not once:
-        raise InvalidArgument("--json prints one look: add --once")
+        raise InvalidArgument("--json prints the state once: add --once")
     view = View(sort=sort, filter=filter_, is_tree=tree)
     console = output()
     with NodeClient(url, api_key) as node:
         if once:
             _print_once(look(node, Snapshot()), view, console, as_json=as_json)
         elif not (console.is_terminal and sys.stdin.isatty()):
-            raise InvalidArgument("top needs a terminal to redraw: use --once for one look")
+            raise InvalidArgument("quire top redraws a terminal, and this is none: add --once")
         else:
             _watch(node, view, console, interval)
 

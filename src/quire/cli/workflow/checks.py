@@ -13,7 +13,7 @@ from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.encoders.config import read_shape
 from quire.engine.encoders.modules import kind_of, read_modules
-from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.runners import check_has_search, check_kinds
 
 

@@ -36,39 +36,39 @@ from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow import Graph, find_application, use_keys
 from quire.programs.workflow.applications import APPLICATIONS
-from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
+from quire.programs.workflow.template.profiles import use_profiles
 
 
 @with_groups
 def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
-    """List the workflows, run one, or explain what the optimiser makes of it.
+    """List the workflows, run one, or explain how the optimiser changes its graph.
 
-    'run' prints the answer to --question from --documents. It starts a node for the query, which
-    --model, --encoder, --encoder-instances, --encoder-dtype, --vector-store, --search and
-    --mcp-servers configure, or with --url uses a running one. naive-rag needs an embedding model,
-    advanced-rag and contextual-retrieval also a cross-encoder, search-generation what is searched.
-    'list' shows with --url what that node serves.
+    'run' prints the answer to --question from --documents. It starts a node for the query
+    (configured by --model, --encoder, --encoder-instances, --encoder-dtype, --vector-store,
+    --search and --mcp-servers), or uses a running one (--url). naive-rag needs an embedding model;
+    advanced-rag and contextual-retrieval also need a cross-encoder; search-generation needs
+    --search. 'list' with --url lists the workflows of that node.
 
-    Without --model a node of its own serves the shipped quire-reader, which is trained to answer
-    from what a search has found; it serves no model if the workflow needs none of the node, as
-    where all its models are behind HTTP.
+    Without --model the started node serves the shipped quire-reader, which is trained to answer
+    from search results. It serves no model if the workflow uses none of the node's, for example
+    because all of its models are behind HTTP.
 
     'quire serve --workflow NAME' serves workflows over HTTP.
 
-    --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
+    --profile names files of 'quire profile'; with them 'run' and 'explain' divide batches.
 
-    --speculate runs what is likely to be needed in spare time: the likelier branch of a condition,
-    and the answer from what a search found first, before it is ranked. The answer is the same.
-    'explain --speculate' prints what may run ahead, and why not.
+    --speculate runs primitives ahead of time when the node is idle: the likelier branch of a
+    condition, and the answer from unranked search results. The answer of the query does not change.
+    'explain --speculate' prints which primitives may run ahead, and why others may not.
 
-    --id keeps what the query does in --data-dir, or in that of the node at --url: after a crash
-    the same command, or --resume, goes on from there, and repeats nothing that had ended.
+    --id records the query in --data-dir, or in the data directory of the node at --url. After a
+    crash the same command, or --resume, continues the query and repeats no finished primitive.
 
-    'explain' prints what each pass did to the graph of a query, or why it did nothing, and what the
-    graph takes by --profile; with --svg it draws the graphs. It starts no node. 'run --svg' draws
-    them when the query has ended, with the times that were measured. 'explain' without
-    --documents takes a document of 6144 words.
+    'explain' prints how each pass changed the graph of a query, or why it changed nothing, and the
+    estimated time by --profile; with --svg it draws the graphs. It starts no node. 'run --svg'
+    draws the graphs after the query, with measured times. 'explain' without --documents assumes a
+    document of 6144 words.
 
     Examples:
 
@@ -111,7 +111,7 @@ def _explain(name: str, options: WorkflowCommandOptions) -> None:
     config = options.asked.config()
     app = use_profiles(find_application(name), read_profiles(options.node.profile or ()))
     query = options.asked.query(texts_of(app))
-    passes = options.graph.optimiser()
+    passes = options.graph.optimiser(app.passes)
     read = asyncio.run(with_document_texts(app, {**example_inputs(app), **query}, config))
     if options.bounds.speculate:
         passes = passes.speculating()
@@ -146,7 +146,7 @@ def _run_here(name: str, options: WorkflowCommandOptions) -> None:
     inputs = _inputs(options, texts_of(app))
     node = options.node.config(app.needs_model)
     use_profiles(app, read_profiles(options.node.profile or (), node.engines, node.encoders))
-    passes, bounds = options.graph.optimiser(), options.bounds.bounds()
+    passes, bounds = options.graph.optimiser(app.passes), options.bounds.bounds()
     query = Query(app, inputs, config, passes=passes, name=kept, log=ShownLog(), **bounds)
     _ask(node, query, inputs, options)
 

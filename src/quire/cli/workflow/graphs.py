@@ -10,13 +10,13 @@ from quire.core.errors import InvalidArgument
 from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow import Graph
 from quire.programs.workflow.drawing import counted
-from quire.programs.workflow.durations import batches_alone
-from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.engines.durations import batches_alone
+from quire.programs.workflow.execution.watching import PrimitiveStep
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.passes.note import Note, folded
-from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.timing import measured, predicted, written
-from quire.programs.workflow.watching import PrimitiveStep
 
 
 def explain(graph: Graph, svg: Path | None) -> None:

@@ -14,8 +14,8 @@ from quire.core.errors import InvalidArgument
 from quire.node.documents.readers import DocumentReaders
 from quire.programs.services.documents import SUFFIXES, DocumentService, decoded, kind_of
 from quire.programs.workflow import App
+from quire.programs.workflow.graphs.values import ValueType
 from quire.programs.workflow.running import with_texts
-from quire.programs.workflow.values import ValueType
 
 _NUM_NAMED = 5
 

@@ -41,14 +41,14 @@ class InputOptions:
             help="A text, Markdown, HTML or PDF file, or a folder of such files. Repeatable."
         ),
     ] = None
-    question: Annotated[str | None, typer.Option(help="What is asked.")] = None
+    question: Annotated[str | None, typer.Option(help="The question.")] = None
     inputs: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
             metavar="NAME=VALUE",
-            help="Another input of the workflow: as it is for an input that is text, else "
-            "JSON. Repeatable.",
+            help="Another input of the workflow, as text if the input is a text, else as JSON. "
+            "Repeatable.",
         ),
     ] = None
     settings: Annotated[
@@ -87,13 +87,17 @@ class BoundOptions:
     ] = None
     max_generated_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens that the query's models may write together."),
+        typer.Option(
+            min=1,
+            help="Largest number of tokens that all models of the query may generate together.",
+        ),
     ] = None
     speculate: Annotated[
         bool,
         typer.Option(
             "--speculate/--no-speculate",
-            help="Run what is likely to be needed in spare time, before it is known that it is.",
+            help="Run primitives that are likely to be needed ahead of time, when the node is "
+            "idle.",
         ),
     ] = False
 
@@ -113,19 +117,21 @@ class KeepOptions:
         str | None,
         typer.Option(
             "--id",
-            help="Keep in the data directory what the query does, under this id; asked again it "
-            "goes on where it was cut off.",
+            help="Record the query in the data directory under this id; the same command continues "
+            "it after an interruption.",
         ),
     ] = None
     resume: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Go on with the query of this id, whose inputs are kept."),
+        typer.Option(
+            metavar="ID", help="Continue the query with this id, with its recorded inputs."
+        ),
     ] = None
     repeat_interrupted: Annotated[
         bool,
         typer.Option(
             "--repeat-interrupted",
-            help="Call tools again that were cut off, although nobody knows what they have done.",
+            help="Call interrupted tools again, although they may have had an effect.",
         ),
     ] = False
 
@@ -155,24 +161,25 @@ class GraphOptions:
     passes: Annotated[
         str | None,
         typer.Option(
-            help="Passes of the optimiser, separated by commas, or none; default: all of "
-            "prune,stages,prefill,pipeline. --speculate adds speculate."
+            help="Passes of the optimiser, separated by commas, or none; default: those of the "
+            "App, which are prune,stages,prefill,pipeline if it names none. --speculate adds "
+            "speculate."
         ),
     ] = None
     svg: Annotated[
         Path | None,
-        typer.Option(help="Write the drawing of the graphs to this file; with run, as it ran."),
+        typer.Option(help="Draw the graphs in this file; 'run' adds the measured times."),
     ] = None
 
-    def optimiser(self) -> OptPass:
-        """Return the passes of the optimiser.
+    def optimiser(self, own: OptPass) -> OptPass:
+        """Return the passes of the optimiser. ``own``: those of the application.
 
         Raises:
             InvalidArgument: there is no such pass.
         """
         if self.passes is None:
-            return OptPass()
-        return OptPass(
+            return own
+        return own.only(
             [] if self.passes == "none" else [name.strip() for name in self.passes.split(",")]
         )
 
@@ -213,8 +220,8 @@ class WorkflowCommandOptions:
         typer.Argument(
             metavar="NAME|FILE.py:NAME|FILE.yaml",
             autocompletion=_names,
-            help="The workflow, as 'quire workflow list' shows it, the App of a file, or a "
-            "pipeline of Haystack (several: INDEX.yaml+ASK.yaml).",
+            help="The name of a workflow ('quire workflow list'), the App in a Python file, or a "
+            "Haystack pipeline (several: INDEX.yaml+ASK.yaml).",
         ),
     ] = None
     asked: InputOptions

@@ -19,8 +19,8 @@ from quire.core.errors import ProgramFailed
 from quire.node import Node
 from quire.programs.workflow import PrimitiveStep, StepLog
 from quire.programs.workflow.durable import QueryId
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.speculation import SpeculationFigures
 

@@ -7,10 +7,10 @@ Owns the loop and the state that it reports. ``scaling.py`` computes the counts;
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import msgspec
 
@@ -74,19 +74,14 @@ class Autoscaler:
             if group.scaling is not None
         }
         self._state = ScalingState()
-        self._stopping = threading.Event()
 
     @property
     def state(self) -> ScalingState:
         return self._state
 
-    def request_stop(self) -> None:
-        """Have ``run`` return after the look, or the change, that is under way."""
-        self._stopping.set()
-
-    def run(self) -> None:
-        """Look again and again until it is asked to stop."""
-        while not self._stopping.is_set():
+    def run(self) -> NoReturn:
+        """Look again and again, for ever."""
+        while True:
             try:
                 self.look()
             except QuireError as exc:

@@ -80,13 +80,6 @@ class ProcessFolder:
             else:
                 yield True
 
-    def is_kept(self) -> bool:
-        """Return whether a keeper holds the lock."""
-        if not (self.path / _LOCK).exists():
-            return False
-        with self.locked() as is_free:
-            return not is_free
-
     def record(self) -> StartRecord | None:
         """Return the record, if there is one. Raises ``ConfigError`` if another release wrote
         it."""

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from quire.cluster.deployment.folder import process_folder
-from quire.cluster.deployment.keeper import Keeper
+from quire.cluster.deployment.keeper import Keeper, Readiness
 from quire.cluster.deployment.process import ADMIN_KEY_FILE, ProcessSpec, decoded
 from quire.core.system_clock import SystemClock
 
@@ -26,6 +26,7 @@ _TELL_TIMEOUT_S = 60.0
 """Before a router answers, it moves answers away from the nodes that leave."""
 
 _SAID_CHARS = 300
+_DETAIL_CHARS = 1000
 
 
 class HostedKeeper:
@@ -45,7 +46,7 @@ class HostedKeeper:
             host="127.0.0.1" if spec.listens == "loopback" else machine,
             machine=machine,
             environment=dict(os.environ),
-            probe=self._is_ready,
+            probe=self._readiness,
             tell=self._tell,
             clock=SystemClock(),
         )
@@ -79,12 +80,12 @@ class HostedKeeper:
         async with self._http:
             await self._keeper.run()
 
-    async def _is_ready(self, url: str) -> bool:
+    async def _readiness(self, url: str) -> Readiness:
         try:
             answer = await self._http.get(f"{url}/ready")
         except httpx.HTTPError:
-            return False
-        return answer.status_code == httpx.codes.OK
+            return Readiness(is_ready=False)
+        return readiness_of(answer)
 
     async def _tell(self, url: str, spec: ProcessSpec) -> str:
         key = spec.keys.get(ADMIN_KEY_FILE, "")
@@ -100,3 +101,14 @@ class HostedKeeper:
         if answer.status_code == httpx.codes.OK:
             return ""
         return f"status {answer.status_code}: {answer.text[:_SAID_CHARS]}"
+
+
+def readiness_of(answer: httpx.Response) -> Readiness:
+    """Return what an answer to ``/ready`` says. A process that takes work need not say why."""
+    if answer.status_code == httpx.codes.OK:
+        return Readiness(is_ready=True)
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = f"/ready answers {answer.status_code}"
+    return Readiness(is_ready=False, detail=str(detail)[:_DETAIL_CHARS])

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,12 +27,23 @@ from quire.cluster.deployment.process import (
 )
 from quire.cluster.deployment.running import ProcessIdentity, boot_id, wait_ended
 from quire.core.errors import QuireError
-from quire.core.interfaces import ProgramClock
+
+if TYPE_CHECKING:  # the module has the engines' arrays too, which 'quire status' need not import
+    from quire.core.interfaces import ProgramClock
 
 logger = logging.getLogger(__name__)
 
-Probe = Callable[[str], Awaitable[bool]]
-"""Returns whether the process at a URL takes work."""
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a process takes work; ``detail``: what it says of itself, such as why it does not."""
+
+    is_ready: bool
+    detail: str = ""
+
+
+Probe = Callable[[str], Awaitable[Readiness]]
+"""Asks the process at a URL whether it takes work."""
 
 Tell = Callable[[str, ProcessSpec], Awaitable[str]]
 """Has the router at a URL use the nodes of its spec; returns why that failed, or an empty text."""
@@ -219,11 +231,11 @@ class Keeper:
 
     async def _look(self) -> None:
         while True:
-            is_ready = await self._probe(self._state.url)
-            phase: Phase = "ready" if is_ready else "starting"
-            if not is_ready and self._state.phase in ("ready", "unready"):
+            found = await self._probe(self._state.url)
+            phase: Phase = "ready" if found.is_ready else "starting"
+            if not found.is_ready and self._state.phase in ("ready", "unready"):
                 phase = "unready"
-            detail = await self._told_nodes()
+            detail = await self._told_nodes() or found.detail
             if (phase, detail) != (self._state.phase, self._state.detail):
                 self._say(phase, detail)
             self._folder.bound_log()

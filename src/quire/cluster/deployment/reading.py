@@ -59,12 +59,17 @@ _OWN_KEYS = {
 class Commands:
     """The options of the two commands that a cluster runs."""
 
-    serve: CommandOptions
-    router: CommandOptions
+    serve: CommandOptions | None
+    router: CommandOptions | None
+
+
+UNREAD = Commands(None, None)
+"""Options are neither read nor checked: for what shows or ends the processes that run. These have
+the options with which they were started, whatever the file says now."""
 
 
 def read_cluster(path: Path, commands: Commands) -> ClusterSpec:
-    """Return the cluster that the file describes.
+    """Return the cluster that the file describes. With ``UNREAD``, groups have no arguments.
 
     Raises:
         ConfigError: the file cannot be read, or something in it is not right.
@@ -105,7 +110,7 @@ def _nodes(content: Any, place: str, commands: Commands) -> ProcessGroup:
     section = Section(content, place, _NODES)
     models = section.texts("models")
     options = section.mapping("options")
-    arguments = (*commands.serve.arguments(options, section.place("options")), "--", *models)
+    arguments = (*_options(section, commands.serve), "--", *models)
     name = section.name("name", "node")
     scaling = _scaling(section)
     group = _group(section, name, arguments, commands.serve, cpus=1.0, scaling=scaling)
@@ -120,9 +125,7 @@ def _nodes(content: Any, place: str, commands: Commands) -> ProcessGroup:
 
 def _routers(content: Any, commands: Commands) -> ProcessGroup:
     section = Section(content, "routers", _ROUTERS)
-    arguments = list(
-        commands.router.arguments(section.mapping("options"), section.place("options"))
-    )
+    arguments = list(_options(section, commands.router))
     strategy = section.text("strategy")
     if strategy is not None:
         arguments.append(f"--strategy={strategy}")
@@ -132,11 +135,16 @@ def _routers(content: Any, commands: Commands) -> ProcessGroup:
     return _group(section, "router", arguments, commands.router, cpus=_ROUTER_CPUS)
 
 
+def _options(section: Section, command: CommandOptions | None) -> Sequence[str]:
+    options = section.mapping("options")
+    return () if command is None else command.arguments(options, section.place("options"))
+
+
 def _group(
     section: Section,
     name: str,
     arguments: Sequence[str],
-    command: CommandOptions,
+    command: CommandOptions | None,
     *,
     cpus: float,
     scaling: Scaling | None = None,
@@ -151,10 +159,11 @@ def _group(
         if not isinstance(value, str) or not key.isidentifier():
             raise refuse(f"{section.place('environment')}.{key}", value, "write a text")
     try:
-        command.check(arguments)
+        if command is not None:
+            command.check(arguments)
     except ConfigError as exc:
         raise ConfigError(f"{section.place('options')}: {exc.message}") from exc
-    options = section.mapping("options")
+    options = {} if command is None else section.mapping("options")
     for option in _OF_ONE:
         if most > 1 and option in options and "{name}" not in str(options[option]):
             raise ConfigError(
@@ -165,7 +174,7 @@ def _group(
         name=name,
         count=count,
         port=section.whole("port", 0, 1, 65_535),
-        arguments=tuple(arguments),
+        arguments=() if command is None else tuple(arguments),
         resources=Resources(
             section.number("cpus", cpus, 0.01, 4096.0),
             section.number("gpus", 0.0, 0.0, 1024.0),

@@ -48,6 +48,11 @@ def read_yaml(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError as exc:
+        raise ConfigError(
+            f"there is no file {path}: name the YAML file that describes the cluster "
+            "(docs/guide/cluster.md)"
+        ) from exc
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror or exc}") from exc
     if len(text) > MAX_FILE_BYTES:

@@ -37,12 +37,13 @@ class PrepRecvResult(msgspec.Struct, frozen=True):
 class RemoteSendResult(msgspec.Struct, frozen=True):
     """The result of ``remote_send``, once everything has arrived. ``elapsed_s``: duration of the
     transfer; ``call_s``: duration of the whole call, measured by the router, with the wait for its
-    turn."""
+    turn; ``transport``: what has carried the bytes, for example ``nixl`` or ``tcp``."""
 
     num_tokens: int
     num_bytes: int = 0
     elapsed_s: float = 0.0
     call_s: float = 0.0
+    transport: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,17 @@ def line_of(error: BaseException) -> int | None:
     return None if trace is None else trace.tb_lineno
 
 
+def line_within(error: BaseException, filename: str) -> int | None:
+    """Return the line of the code of ``filename`` in which ``error`` was raised, or from which what
+    raised it was called; None if that code was not running."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
 def is_ending(error: BaseException) -> bool:
     """Return whether ``error`` ends the running task, and is not raised by the strategy itself."""
     if isinstance(error, asyncio.CancelledError):

@@ -21,7 +21,7 @@ from quire.cluster.engines.strategy_errors import shown
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.nodes.page_tree import PageChange, PageTree
 from quire.cluster.requests.answer import RoutedAnswer
-from quire.cluster.requests.request import Request
+from quire.cluster.requests.request import CHAT, Request
 from quire.core.errors import InvalidArgument
 
 _NUM_ENGINES = 3
@@ -106,7 +106,8 @@ class TrialEngine:
         prompt: Prompt | None = None,
         num_generated: int | None = None,
     ) -> RoutedAnswer:
-        _length(request, prompt)
+        if request.path != CHAT or received is None:
+            _length(request, prompt)
         return TrialAnswer(self.name)
 
     async def move(self, answer: RoutedAnswer, to: Engine) -> bool:

@@ -173,17 +173,24 @@ class RecordReader:
             self.lose()  # the node is another process now
         self._feed, self._number = told.feed, told.number
         for part in told.parts:
-            record = self.kept.setdefault(part.id, HeldRecord())
-            self._num_bytes -= record.num_bytes
-            record.take(part)
-            self._num_bytes += record.num_bytes
-            if self._num_bytes > self._max_kept_bytes:
-                self._give_up(part.id, record)
+            self._keep(part)
         for ended in told.ended:
             if ended.may_be_lost:
                 self._forget(ended.id)
             elif ended.id in self.kept:
                 self.kept[ended.id].ended_s = self._now_s()
+        self._forget_old()
+
+    def _keep(self, part: ToldPart) -> None:
+        record = self.kept.setdefault(part.id, HeldRecord())
+        self._num_bytes -= record.num_bytes
+        record.take(part)
+        self._num_bytes += record.num_bytes
+        if self._num_bytes > self._max_kept_bytes:
+            self._give_up(part.id, record)
+
+    def _forget_old(self) -> None:
+        """Forget programs that have ended, after a while."""
         until_s = self._now_s() - ENDED_KEPT_S
         for id, record in list(self.kept.items()):
             if record.ended_s is not None and record.ended_s < until_s:

@@ -81,26 +81,28 @@ class BackgroundResponses:
         begun = None if found is None else self._begun.get(found[1])
         if found is None or begun is None or begun.access != _access_of(request):
             return None
-        is_end = request.method == "DELETE" or found[2] is not None
+        is_delete = request.method == "DELETE"
+        is_end = is_delete or found[2] is not None
         if is_end and begun.beginning is not None:
             await asyncio.wait([begun.beginning])  # the node that has begun it is then asked
-        if request.method == "DELETE":
+        if is_delete:
             self._forget(begun.id)
-            if not begun.is_lost or begun.failure is not None:
-                return None  # a node may have it
-            begun.is_unwanted = True
-            return made({"id": begun.id, "object": "response", "deleted": True})
-        if not begun.is_lost:
-            return None
+        if not begun.is_lost or (is_delete and begun.failure is not None):
+            return None  # a node may have it
         if is_end and begun.failure is None:
             begun.is_unwanted = True
+        if is_delete:
+            return made({"id": begun.id, "object": "response", "deleted": True})
+        return made({**begun.shown, **self._gone_on(begun)})
+
+    def _gone_on(self, begun: _Begun) -> dict[str, Any]:
+        """Return what is told of a lost response. One that may still succeed is begun again."""
         if begun.is_unwanted:
-            return made({**begun.shown, "status": "cancelled"})
+            return {"status": "cancelled"}
         if begun.failure is None:
             self._begin(begun)
-            return made({**begun.shown, "status": "queued"})
-        error = {"code": EngineLost.code, "message": begun.failure}
-        return made({**begun.shown, "status": "failed", "error": error})
+            return {"status": "queued"}
+        return {"status": "failed", "error": {"code": EngineLost.code, "message": begun.failure}}
 
     async def noted(self, request: Request, opened: OpenedAnswer) -> OpenedAnswer:
         """Keep what ``opened``, the answer of a node to ``request``, says of a background response;

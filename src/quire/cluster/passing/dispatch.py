@@ -15,7 +15,7 @@ from http import HTTPStatus
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.interfaces import Engine, Idle
 from quire.cluster.engines.node_engine import NodeEngine
-from quire.cluster.engines.strategy_errors import is_ending, said_of
+from quire.cluster.engines.strategy_errors import is_ending, line_within, said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.passing.awaited_launches import AwaitedProgram
@@ -159,10 +159,11 @@ class Dispatcher:
             if was_interrupted(exc):
                 self._interrupted(request, shift)
                 return None
-            label = shift.strategy.label
+            label, line = shift.strategy.label, line_within(exc, shift.strategy.filename)
             logger.exception("request %s: strategy %s has failed", request.request_id, label)
+            where = "" if line is None else f" (line {line})"
             raise StrategyFailed(
-                f"strategy {label} has failed for this request: {said_of(exc)}"
+                f"strategy {label} has failed for this request: {said_of(exc)}{where}"
             ) from exc
 
     def _interrupted(self, request: Request, shift: StrategyTerm) -> None:

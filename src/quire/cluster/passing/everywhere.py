@@ -7,7 +7,7 @@ Owns how many answers become one. Must not know which node has a single thing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -83,8 +83,7 @@ class AllEngines:
 
     async def listed(self, request: Request, *, is_paged: bool) -> OpenedAnswer:
         """Return the lists of all living nodes as one: each thing once, the newest first. If a node
-        refuses (for example the key), return its refusal. A node that loads its first model has no
-        models to list: its refusal counts only if all nodes refuse.
+        refuses (for example the key), return its refusal.
 
         Raises:
             CapacityError: no node is alive.
@@ -98,21 +97,16 @@ class AllEngines:
         gathered = await asyncio.gather(
             *(self._all_of(engine, request, query, is_paged) for engine in self._living())
         )
-        refused = [found for found in gathered if isinstance(found, OpenedAnswer)]
-        if request.path == _MODELS and len(refused) < len(gathered):
-            refused = [one for one in refused if one.answer.head.status != 503]
-        if refused:
-            return refused[0]
-        items: dict[tuple[str, str], Any] = {}
-        for found in gathered:
-            for item in found if isinstance(found, list) else ():
-                items.setdefault(_id_at(item), item)
+        refusal = _refusal(request, gathered)
+        if refusal is not None:
+            return refusal
+        items = _each_once(gathered)
         if not is_paged:
-            return made({"object": "list", "data": list(items.values())})
-        newest = sorted(items.values(), key=_time_of, reverse=True)
+            return made({"object": "list", "data": items})
+        items.sort(key=_time_of, reverse=True)
         if query.get("order") == "asc":
-            newest.reverse()
-        page = ListPage(newest, _id_of, after, limit)
+            items.reverse()
+        page = ListPage(items, _id_of, after, limit)
         return made(
             {
                 "object": "list",
@@ -177,6 +171,24 @@ def made(body: Mapping[str, Any]) -> OpenedAnswer:
         (b"content-length", str(len(encoded)).encode()),
     ]
     return OpenedAnswer(BodyAnswer("", AnswerHead(200, headers)), encoded, is_whole=True)
+
+
+def _refusal(request: Request, gathered: Sequence[list[Any] | OpenedAnswer]) -> OpenedAnswer | None:
+    """Return the refusal among the answers of all nodes. A node that loads its first model has no
+    models to list: its refusal counts only if all nodes refuse."""
+    refused = [found for found in gathered if isinstance(found, OpenedAnswer)]
+    if request.path == _MODELS and len(refused) < len(gathered):
+        refused = [one for one in refused if one.answer.head.status != 503]
+    return refused[0] if refused else None
+
+
+def _each_once(gathered: Iterable[list[Any] | OpenedAnswer]) -> list[Any]:
+    """Return the items of all lists; of those with the same id the first."""
+    items: dict[tuple[str, str], Any] = {}
+    for found in gathered:
+        for item in found if isinstance(found, list) else ():
+            items.setdefault(_id_at(item), item)
+    return list(items.values())
 
 
 def _limit(text: str | None) -> int:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.passing.continuations import ContinuationWatcher, Unwatched
 from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.core.errors import EngineLost, QuireError
@@ -28,13 +29,15 @@ sending."""
 
 
 class AnswerMoves:
-    """The movable answers of a router over ``fleet``."""
+    """The movable answers of a router over ``fleet``. ``watcher`` hears what becomes of them."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, watcher: ContinuationWatcher | None = None) -> None:
         self._fleet = fleet
+        self._watcher = watcher or Unwatched()
         self._running: WeakSet[OutlivingAnswer] = WeakSet()
 
     def add(self, answer: OutlivingAnswer) -> None:
+        answer.watcher = self._watcher
         self._running.add(answer)
 
     async def empty(self, engine: NodeEngine) -> int:
@@ -71,10 +74,15 @@ class AnswerMoves:
         )
 
     async def _move(self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine) -> bool:
+        self._watcher.move_began()
+        has_left = False
         try:
-            return await self._moved(answer, source, target)
-        finally:  # the request may have ended before the lease existed
-            answer.request.work.end_leases()
+            has_left = await self._moved(answer, source, target)
+        finally:
+            if not has_left:  # else the answer tells how it goes on
+                self._watcher.continued("move", "stayed", None)
+            answer.request.work.end_leases()  # the request may have ended before they existed
+        return has_left
 
     async def _moved(self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine) -> bool:
         request = answer.request

@@ -7,6 +7,7 @@ engine is next: subclasses do.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from quire.cluster.nodes.connection import Sink
+from quire.cluster.passing.continuations import Cause, ContinuationWatcher, Outcome, Unwatched
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost, QuireError
@@ -57,6 +59,11 @@ class OutlivingAnswer(ABC):
         self._is_leaving = False
         self._is_over = False
         """Whether the last event has arrived."""
+        self.watcher: ContinuationWatcher = Unwatched()
+        self._pause: tuple[Cause, float] | None = None
+        """Why it is between two engines, and since when; None while it is not."""
+        self._goes_on = False
+        """Whether the stream that ends the pause has begun, and no piece of it has arrived."""
 
     @property
     def request(self) -> Request:
@@ -79,6 +86,13 @@ class OutlivingAnswer(ABC):
         on elsewhere now."""
 
     async def read(self) -> bytes:
+        try:
+            return await self._read()
+        except asyncio.CancelledError:  # its client has left
+            self._continued("aborted")
+            raise
+
+    async def _read(self) -> bytes:
         while not self._is_over:
             try:
                 piece = await self._answer.read()
@@ -88,6 +102,8 @@ class OutlivingAnswer(ABC):
                     raise EngineLost(
                         f"node {self._answer.engine} has ended a stream before its end"
                     )
+                if self._goes_on:
+                    self._continued("done")
                 events = self._events(piece)
             except EngineLost as error:
                 events = await self._go_on(error)
@@ -109,6 +125,7 @@ class OutlivingAnswer(ABC):
         """Cut the present stream, so that the answer goes on at another engine. This may be done
         any number of times: only losses are counted."""
         self._is_leaving = True
+        self._pauses("move")
         self._answer.close()
 
     @abstractmethod
@@ -141,25 +158,43 @@ class OutlivingAnswer(ABC):
         sink = self._sink
         if sink is None or not sink(b"") or _MAYBE_LOST in self._held + piece:
             return False
+        if self._goes_on:
+            self._continued("done")
         if not self._is_over and (events := self._events(piece)):
             sink(events)
         return True
+
+    def _pauses(self, cause: Cause) -> None:
+        if self._pause is None:
+            self._pause = cause, asyncio.get_running_loop().time()
+
+    def _continued(self, outcome: Outcome) -> None:
+        """Tell the watcher of the end of a pause, if there is one."""
+        if self._pause is None:
+            return
+        (cause, since_s), self._pause, self._goes_on = self._pause, None, False
+        pause_s = asyncio.get_running_loop().time() - since_s
+        self.watcher.continued(cause, outcome, pause_s if outcome == "done" else None)
 
     async def _go_on(self, error: EngineLost) -> bytes:
         """Continue at another engine, or raise ``error``. If only the end was lost, return the
         events that complete the stream."""
         if ending := self._ending():
             self._is_over = True
+            self._continued("stayed")
             return ending
+        self._pauses("loss")
         is_loss, self._is_leaving = not self._is_leaving, False
         self._num_lost += is_loss
         following = None if self._num_lost > _MAX_LOSSES else self._continuation()
         if following is None:
+            self._continued("failed")
             raise error
         self._answer.close()
         try:
             answer = await following.ask()
         except QuireError as exc:
+            self._continued("failed")
             logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
             raise EngineLost(f"{error.message}; {exc.message}") from exc
         logger.log(
@@ -172,6 +207,7 @@ class OutlivingAnswer(ABC):
         )
         self._answer, self._held = answer, b""
         self._num_resumed += 1
+        self._goes_on = self._pause is not None
         if self._sink is not None:
             answer.pass_to(self._take)
         return b""

@@ -33,6 +33,7 @@ _PAGES_S = 60.0
 _MAX_TURNS = 2
 """How often pages are sent while the program runs."""
 _MAX_AT_ONCE = 8
+_SESSION = "session"
 _RUNS = ("starting", "running")
 
 
@@ -91,7 +92,7 @@ class ProgramMoves:
 
     async def _families(self, node: RoutedNode) -> list[list[str]]:
         """Return the running programs of ``node`` as families: each program is followed by its
-        descendants."""
+        descendants. A session is no program that moves: its requests end or move by themselves."""
         status, body = await self._call(node, "GET", "/v1/programs")
         if status != 200:
             logger.warning(
@@ -104,7 +105,8 @@ class ProgramMoves:
         listed = msgspec.json.decode(body, type=dict[str, Any])["data"]
         families: dict[str, list[str]] = {}
         for one in listed:  # in the order of their launch
-            if one["state"] in _RUNS and one.get("object") == "program":
+            is_program = one.get("object") == "program" and one.get("form") != _SESSION
+            if one["state"] in _RUNS and is_program:
                 family = families.get(one["parent"] or "", [])
                 family.append(one["id"])
                 families[one["id"]] = family

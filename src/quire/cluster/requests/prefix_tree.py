@@ -52,14 +52,6 @@ class PrefixTree(Generic[Holder]):
         while len(self._holders) > self._max_nodes:
             self._holders.popitem(last=False)
 
-    def remove(self, holder: Holder) -> None:
-        """Note that ``holder`` has lost everything."""
-        for key in [key for key, holders in self._holders.items() if holder in holders]:
-            holders = self._holders[key]
-            holders.discard(holder)
-            if not holders:
-                del self._holders[key]
-
     def _path(self, prompt: str | tuple[int, ...]) -> Iterator[int]:
         key = hash(type(prompt))
         for start in range(0, len(prompt) - self._block + 1, self._block):

@@ -6,10 +6,11 @@ be read here is passed on for the node to refuse. Must not know nodes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
@@ -18,6 +19,8 @@ from quire.cluster.requests.answer import RoutedAnswer
 from quire.core.errors import InvalidArgument
 from quire.server.requests.identity import NAMING_HEADERS, identify
 from quire.server.schemas.generation import IdentityFields
+
+T = TypeVar("T")
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -67,6 +70,19 @@ class BegunWork:
         self.answers: list[RoutedAnswer] = []
         self.leases: dict[str, Callable[[str], None]] = {}
         self.lost: set[str] = set()
+        self._reporting: set[asyncio.Task[Any]] = set()
+
+    def keep(self, call: asyncio.Task[T], on_result: Callable[[T], None]) -> None:
+        """Let ``call`` go on although the request does not wait for it any more: it has only its
+        report left. ``on_result`` receives its result, unless it fails."""
+
+        def ended(task: asyncio.Task[T]) -> None:
+            self._reporting.discard(task)
+            if not task.cancelled() and task.exception() is None:
+                on_result(task.result())
+
+        self._reporting.add(call)
+        call.add_done_callback(ended)
 
     def end(self, kept: RoutedAnswer | None = None) -> None:
         """Close every answer but ``kept``, and end every lease."""
@@ -158,13 +174,22 @@ class Request:
     @cached_property
     def is_divisible(self) -> bool:
         """Whether several engines can compute its prompt: it is a completion with one prompt, or a
-        chat of texts and images."""
+        chat of texts and images, and does not ask for log probabilities of its prompt, which an
+        engine has only of what it computes itself."""
+        if self._wants_prompt_logprobs:
+            return False
         if self.path != CHAT:
             return self.prompt is not None
         messages = self.fields.get("messages")
         if not (isinstance(messages, list) and messages):
             return False
         return all(_kinds(message) <= {"text", "image_url"} for message in messages)
+
+    @property
+    def _wants_prompt_logprobs(self) -> bool:
+        fields = self.fields
+        of_echo = bool(fields.get("echo")) and fields.get("logprobs") is not None
+        return of_echo or fields.get("prompt_logprobs") is not None
 
     @cached_property
     def has_images(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from quire.cluster.engines.interfaces import Engine, RemoteSendResult
+from quire.cluster.engines.overlapping import answered_while_sending
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import CapacityError, InvalidArgument
@@ -21,14 +22,12 @@ async def handed_over(
     on_sent: Callable[[RemoteSendResult], None] | None = None,
 ) -> RoutedAnswer:
     """Have ``sender`` send what ``receiver`` lacks of ``prompt[:end]``, computed or from its cache,
-    and ``receiver`` go on from there; return the answer. A chat of text is then sent whole, and
-    finds the tokens in the receiver's cache; a chat with images takes them from the lease.
-    ``receiver`` computes everything itself if it has no room for the tokens now, or if ``end`` lies
-    within an image. ``on_sent`` receives the result of the transfer, whose ``call_s`` is that of
-    both calls."""
+    and ``receiver`` go on from there; return the answer. ``receiver`` is asked for the answer while
+    the tokens are on their way, and computes everything itself if it has no room for them now, or
+    if ``end`` lies within an image. ``on_sent`` receives the result of the transfer, whose
+    ``call_s`` is that of both calls, at most until the answer began."""
     prompt = request.prompt
-    is_chat = prompt is None
-    if prompt is None:
+    if prompt is None:  # a chat: its tokens are those that its receiver computes
         prompt = await sender.prompt_tokens(request)
     try:
         received = await receiver.prep_recv(request, end, prompt=prompt)
@@ -38,12 +37,13 @@ async def handed_over(
         if not request.has_images:
             raise
         return await receiver.send(request)
-    if (begin := received.matched_len) < received.end:
-        sent = await sender.remote_send(
-            request, received, begin=begin, end=received.end, prompt=prompt
-        )
+    answering = receiver.start_generate(request, received.end, received=received)
+    if (begin := received.matched_len) >= received.end:
+        return await answering
+
+    def sent(result: RemoteSendResult) -> None:
         if on_sent is not None:
-            on_sent(replace(sent, call_s=received.call_s + sent.call_s))
-    if is_chat and not request.has_images:
-        return await receiver.send(request)
-    return await receiver.start_generate(request, received.end, received=received)
+            on_sent(replace(result, call_s=received.call_s + result.call_s))
+
+    sending = sender.remote_send(request, received, begin=begin, end=received.end, prompt=prompt)
+    return await answered_while_sending(sending, answering, request.work, sent)

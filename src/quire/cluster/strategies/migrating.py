@@ -41,6 +41,7 @@ class Migrating:
         if (
             chosen is holder
             or request.prompt is None
+            or not request.is_divisible
             or num_matched <= matched.get(life_of(chosen), 0)
         ):
             return await chosen.send(request)

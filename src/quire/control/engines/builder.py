@@ -22,7 +22,6 @@ from quire.control.memory.content import Content
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
 from quire.core.batch import Batch, BatchOperation, ExplicitMask, ForwardRows
-from quire.core.decoding import SamplerSpec
 from quire.core.ids import TableId
 
 _FORWARD = MessageStage.FORWARD
@@ -96,16 +95,12 @@ class BatchBuilder:
         it."""
         self.parts.append(CommandItems(entry, MessageStage.OPERATIONS, 0, 0, is_final=is_final))
 
-    def _fine_rows(self) -> FineRows:
+    @property
+    def fine(self) -> FineRows:
+        """Takes what commands of the fine tier add to the message."""
         if self._fine is None:
-            self._fine = FineRows()
+            self._fine = FineRows(self.parts)
         return self._fine
-
-    def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> None:
-        self.parts.append(self._fine_rows().embed(entry, tokens, slots))
-
-    def image(self, entry: Entry, file: bytes, slots: list[int]) -> None:
-        self.parts.append(self._fine_rows().image(entry, file, slots))
 
     def forward(
         self,
@@ -161,22 +156,6 @@ class BatchBuilder:
         self.advanced.append(run)
         self.runs.add(run)
         self.budget -= 1
-
-    def dists(self, entry: Entry, embeds: list[int], top_k: int) -> None:
-        self.parts.append(self._fine_rows().dists(entry, embeds, top_k))
-
-    def samples(
-        self,
-        entry: Entry,
-        embeds: list[int],
-        sampler: SamplerSpec,
-        positions: list[int],
-        token_slots: list[int],
-        history: list[int],
-    ) -> None:
-        self.parts.append(
-            self._fine_rows().samples(entry, embeds, sampler, positions, token_slots, history)
-        )
 
     def finish(
         self,

@@ -1,4 +1,4 @@
-"""What an engine does for a lease command, from its message to its end.
+"""What an engine does for a lease command, from its message to its end, and how much of it.
 
 Owns what the command waits for, and for a send the contents that the engine reads meanwhile.
 """
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from quire.control.memory.content import Content
 from quire.control.memory.leases import Lease
 from quire.control.programs.program import Entry
+from quire.control.statistics import ExchangeDirection, ExchangeStatistics
 from quire.core.errors import ErrorRecord
+from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.core.lease_commands import Leased, Sent
 
 
@@ -32,3 +34,26 @@ class SendRun:
     contents: list[Content]
     num_tokens: int
     outcome: Sent | ErrorRecord | None = None
+
+
+class ExchangeCounts:
+    """Counts the sends and receives of one engine that have ended, by what has carried them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[ExchangeDirection, str], list[int]] = {}
+
+    def note(self, ended: SendEnded | ReceiveEnded) -> None:
+        direction: ExchangeDirection = "sent" if isinstance(ended, SendEnded) else "received"
+        counts = self._counts.setdefault((direction, ended.transport), [0, 0, 0])
+        counts[1 if ended.error is not None else 0] += 1
+        counts[2] += ended.num_bytes
+
+    def statistics(self) -> tuple[ExchangeStatistics, ...]:
+        return tuple(
+            [
+                ExchangeStatistics(direction, transport, num_done, num_failed, num_bytes)
+                for (direction, transport), (num_done, num_failed, num_bytes) in sorted(
+                    self._counts.items()
+                )
+            ]
+        )

@@ -25,9 +25,10 @@ its use."""
 
 
 class FineRows:
-    """Each method adds the items of one command and returns its part of the message."""
+    """Each method adds the items of one command, and its part to the ``parts`` of the message."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: list[CommandItems]) -> None:
+        self._parts = parts
         self.images: list[ImageRow] = []
         self._embed_tokens: list[int] = []
         self._embed_slots: list[int] = []
@@ -40,22 +41,22 @@ class FineRows:
         self._sample_positions: list[int] = []
         self._sample_token_slots: list[int] = []
 
-    def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> CommandItems:
+    def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> None:
         start = len(self._embed_tokens)
         self._embed_tokens += tokens
         self._embed_slots += slots
-        return CommandItems(entry, _EMBEDS, start, len(self._embed_tokens))
+        self._parts.append(CommandItems(entry, _EMBEDS, start, len(self._embed_tokens)))
 
-    def image(self, entry: Entry, file: bytes, slots: list[int]) -> CommandItems:
+    def image(self, entry: Entry, file: bytes, slots: list[int]) -> None:
         index = len(self.images)
         self.images.append(ImageRow(file=np.frombuffer(file, np.uint8), embeds=i32(slots)))
-        return CommandItems(entry, _IMAGES, index, index + 1, num_tokens=len(slots))
+        self._parts.append(CommandItems(entry, _IMAGES, index, index + 1, num_tokens=len(slots)))
 
-    def dists(self, entry: Entry, embeds: list[int], top_k: int) -> CommandItems:
+    def dists(self, entry: Entry, embeds: list[int], top_k: int) -> None:
         start = len(self._dist_embeds)
         self._dist_embeds += embeds
         self._dist_top_k += [top_k] * len(embeds)
-        return CommandItems(entry, _DISTS, start, len(self._dist_embeds))
+        self._parts.append(CommandItems(entry, _DISTS, start, len(self._dist_embeds)))
 
     def samples(
         self,
@@ -65,7 +66,7 @@ class FineRows:
         positions: list[int],
         token_slots: list[int],
         history: list[int],
-    ) -> CommandItems:
+    ) -> None:
         start = len(self._sample_embeds)
         is_new = bool(history) or not self._samplers or self._samplers[-1] != sampler
         if is_new or self._histories[-1]:
@@ -75,7 +76,7 @@ class FineRows:
         self._sample_index += [len(self._samplers) - 1] * len(embeds)
         self._sample_positions += positions
         self._sample_token_slots += token_slots
-        return CommandItems(entry, _SAMPLES, start, len(self._sample_embeds))
+        self._parts.append(CommandItems(entry, _SAMPLES, start, len(self._sample_embeds)))
 
     def embed_rows(self) -> EmbedRows | None:
         if not self._embed_tokens:

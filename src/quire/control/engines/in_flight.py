@@ -133,6 +133,16 @@ class InFlight:
         """Whether it contains nothing but operations."""
         return not (self.parts or self.runs or self.restores)
 
+    def came_back(self) -> None:
+        """Note on its commands that it is not in flight any more."""
+        for part in self.parts:
+            part.entry.num_in_flight -= 1
+        steps, num_opened = self.steps, self.num_opened
+        for index, run in enumerate(self.runs):
+            run.num_outstanding -= steps[index]
+            if index >= num_opened:
+                run.entry.num_in_flight -= 1
+
     @property
     def num_advanced(self) -> int:
         """The number of sequences that were open before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from quire.control.engines.state import EngineState
+from quire.control.memory.content import Content
 from quire.control.memory.exports import ExportTable
 from quire.control.memory.tables import TableCache
 from quire.control.programs.program import Entry, Program
@@ -38,18 +39,25 @@ def lose_memory(engine: EngineState, programs: Iterable[Program], exports: Expor
     snapshots = [s for x in exports.exports() if x.engine == engine.id for s in x.pages]
     contents = [s.content for s in snapshots if s.content is not None]
     for program in programs:
-        for page in program.pages.values():
-            if page.engine == engine.id and page.content is not None:
-                contents.append(page.content)
-                page.is_lost = page.fill > 0 and not page.content.canonical
-        for embed in program.embeds.values():
-            if embed.engine == engine.id:
-                embed.is_lost, embed.is_written = embed.is_written, False
-        for key in [key for key in program.token_slots if key[0] == engine.id]:
-            engine.token_slots.free(program.token_slots.pop(key))
+        contents += _lose_holdings(engine, program)
     engine.memory.lose_everything(contents)
     engine.operations.take()
     engine.tables = TableCache()
+
+
+def _lose_holdings(engine: EngineState, program: Program) -> list[Content]:
+    """Forget what ``program`` held on ``engine``; returns the contents of its pages."""
+    contents = []
+    for page in program.pages.values():
+        if page.engine == engine.id and page.content is not None:
+            contents.append(page.content)
+            page.is_lost = page.fill > 0 and not page.content.canonical
+    for embed in program.embeds.values():
+        if embed.engine == engine.id:
+            embed.is_lost, embed.is_written = embed.is_written, False
+    for key in [key for key in program.token_slots if key[0] == engine.id]:
+        engine.token_slots.free(program.token_slots.pop(key))
+    return contents
 
 
 def restart(engine: EngineState, info: EngineInfo) -> Collection[int]:

@@ -66,10 +66,6 @@ class ReadyQueues:
             self._spare.discard(queue)
             self._changed[queue] = None
 
-    def touch(self, queue: CommandQueue) -> None:
-        """Note that something which determines the order of the queue's commands has changed."""
-        self._changed[queue] = None
-
     @property
     def has_changed(self) -> bool:
         return bool(self._changed)

@@ -15,7 +15,7 @@ from quire.control.engines.awake import Awake
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.engine import ControlledEngine
-from quire.control.engines.exchange_runs import SendRun
+from quire.control.engines.exchange_runs import ExchangeCounts, SendRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
 from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
@@ -49,6 +49,7 @@ class EngineState(ControlledEngine):
     ``epoch``       how often the engine has come up again.
     ``sends``       contents that it sends to other engines, by number (never used again).
     ``fenced``      contents that are free when the next message has run, which closes their leases.
+    ``exchanged``   counts of the K and V that went to other engines, or came from them.
     ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
     """
 
@@ -84,6 +85,7 @@ class EngineState(ControlledEngine):
         self.epoch = 0
         self.sends: dict[int, SendRun] = {}
         self.num_sends = 0
+        self.exchanged = ExchangeCounts()
         self.fenced: list[Content] = []
 
     @property

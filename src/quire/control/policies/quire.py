@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import floor, inf, log2
 
 from quire.control.policies.promotions import Promotions, RankedCall
-from quire.control.policies.remaining import UNKNOWN, KindOfProgram, Kinds
+from quire.control.policies.remaining import SHORTEST, UNKNOWN, KindOfProgram, Kinds
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
@@ -77,9 +77,20 @@ class _Family:
         """Return its rank by what is known of its kind, else of all kinds, else by its service
         alone."""
         rank = self.kind.rank(self.life.progress(self.kind.prompt_weight))
+        return self._rank_among_all() if rank is None else rank
+
+    def _rank_among_all(self) -> float:
+        """Return its rank among programs of all kinds. Where other kinds are known better than its
+        own, it is taken to be as long as another of its own kind has been: so programs of a kind
+        that has turned out long are equals, and neither displace short ones nor one another."""
+        attained = self.life.progress(self.any_kind.prompt_weight)
+        rank = self.any_kind.rank(attained)
         if rank is None:
-            rank = self.any_kind.rank(self.life.progress(self.any_kind.prompt_weight))
-        return log2(max(self.life.served, UNKNOWN)) if rank is None else rank
+            return log2(max(self.life.served, UNKNOWN))
+        if self.kind.num_ended == self.any_kind.num_ended:
+            return rank
+        shown = self.kind.shown_by_others(self.life, attained)
+        return max(rank, log2(max(shown, SHORTEST)))
 
 
 class _Call(RankedCall):

@@ -21,7 +21,10 @@ from quire.control.policies.prompt_weight import PromptWeight
 from quire.core.policy import ServiceFigures
 
 MIN_SAMPLES = 4
-"""With fewer ended programs nothing is known of a kind."""
+"""With fewer ended programs nothing is known of them all."""
+MIN_OF_KIND = 8
+"""With fewer ended programs of its kind a program is compared with those of all kinds: the first to
+end are the shortest, and would make the others seem short too."""
 MAX_KINDS = 512
 SHORTEST = 64.0
 """Differences below this number of tokens displace no running call."""
@@ -58,28 +61,39 @@ def best_ratio(lengths: Distribution, whole: float, attained: float) -> float:
 
 
 class KindOfProgram:
-    """The lengths of the programs of one kind, and the ranks that follow from them.
-    ``prompt_weight``: how much a token of a prompt counts in both, in comparison with a generated
-    one."""
+    """The lengths of the programs of one kind, and the ranks that follow from them as soon as
+    ``min_samples`` have ended. ``prompt_weight``: how much a token of a prompt counts in both, in
+    comparison with a generated one."""
 
     __slots__ = (
         "_beyond",
         "_bounds",
         "_lives",
+        "_longest",
+        "_longest_life",
+        "_min_samples",
         "_num_learned",
         "_ranks",
         "_weight",
         "prompt_weight",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, min_samples: int = MIN_SAMPLES) -> None:
+        self._min_samples = min_samples
         self._lives = Lifetimes()
+        self._longest = 0.0
+        self._longest_life: Lifetime | None = None
         self._weight = PromptWeight()
         self._num_learned = 0
         self._bounds: list[float] = []
         self._ranks: list[float] = []
         self._beyond = 0.0
         self.prompt_weight = 1.0
+
+    @property
+    def num_ended(self) -> int:
+        """How many programs of this kind have ended in all."""
+        return self._lives.num_ended
 
     def begin(self, figures: ServiceFigures, before: int = 0) -> Lifetime:
         """Begin a life: a program of this kind calls for the first time, or for the first time in
@@ -92,8 +106,19 @@ class KindOfProgram:
             return
         self._weight.learn(life.served - life.generated, life.generated, life.service_s)
         num_new = lives.num_ended - self._num_learned
-        if lives.num_ended >= MIN_SAMPLES and num_new * 8 >= min(lives.num_ended, MAX_SAMPLES):
+        if lives.num_ended < self._min_samples:
+            return
+        if num_new * 8 >= min(lives.num_ended, MAX_SAMPLES):
             self._learn()
+
+    def shown_by_others(self, life: Lifetime, attained: float) -> float:
+        """Note that ``life`` has a progress of ``attained``, and return the most that was noted of
+        another; 0 for the longest of all, about which the others say nothing."""
+        if life is self._longest_life or attained > self._longest:
+            self._longest_life = life
+            self._longest = max(self._longest, attained)
+            return 0.0
+        return self._longest
 
     def rank(self, attained: float) -> float | None:
         """The rank of a program with a progress of ``attained``, which counts with
@@ -133,7 +158,7 @@ class Kinds:
     def get(self, kind: Kind) -> KindOfProgram:
         found = self._kinds.get(kind)
         if found is None:
-            found = self._kinds[kind] = KindOfProgram()
+            found = self._kinds[kind] = KindOfProgram(MIN_OF_KIND)
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
         else:

@@ -360,6 +360,11 @@ class Entry:
         commands by their issue."""
         return (self.program.serial, self.arrival_s, self.id)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its reply is still waited for: it has not failed, been cancelled or answered."""
+        return self.error is None and not self.is_cancelled and not self.is_answered
+
     def move(self, to: CommandState) -> None:
         """Change ``state``. The check finds an impossible history where it happens."""
         assert to in TRANSITIONS[self.state], f"a command cannot go from {self.state} to {to}"

@@ -6,7 +6,7 @@ new.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from quire.control.commands.flow import Flow
 from quire.control.engines.decode_run import DecodeRun
@@ -46,6 +46,9 @@ use."""
 _ENDS = list(SequenceEnd)
 """The ends by value, which counts from 0."""
 
+Failures = Mapping[tuple[str, int], ErrorRecord]
+"""What has failed in a message: errors by stage and index."""
+
 _RUNNING, _FAILED = SequenceEnd.RUNNING, SequenceEnd.FAILED
 
 
@@ -78,22 +81,8 @@ class ResultReader:
         """Account for everything in ``message``, end the commands that have ended, and let queues
         go on; return these queues."""
         failures = {(failure.stage, failure.index): failure.error for failure in result.failures}
-        for part in message.parts:
-            part.entry.num_in_flight -= 1
-        steps, num_opened = message.steps, message.num_opened
-        for index, run in enumerate(message.runs):
-            run.num_outstanding -= steps[index]
-            if index >= num_opened:
-                run.entry.num_in_flight -= 1
-        if not any(stage == "forward" for stage, _ in failures):
-            self._engine.memory.add_to_index(message.filled)
-        if failures:  # messages that were sent ahead may depend on what was not written
-            for later in self._engine.in_flight:
-                later.filled.clear()
-        self._engine.memory.unpin_all(message.pins)
-        for restored in message.restores:
-            if ("forward", restored.row) in failures:
-                self._restorer.fail(restored.contents)
+        message.came_back()
+        self._settle_memory(message, failures)
         self._charge(message, result)
         queues = {part.entry.queue: None for part in message.parts}
         for part in message.parts:
@@ -105,6 +94,18 @@ class ResultReader:
         for queue in queues:
             self._flow.advance(queue)
         return queues
+
+    def _settle_memory(self, message: InFlight, failures: Failures) -> None:
+        """Add the pages that the message has filled to the prefix index, and unpin what it used."""
+        if not any(stage == "forward" for stage, _ in failures):
+            self._engine.memory.add_to_index(message.filled)
+        if failures:  # messages that were sent ahead may depend on what was not written
+            for later in self._engine.in_flight:
+                later.filled.clear()
+        self._engine.memory.unpin_all(message.pins)
+        for restored in message.restores:
+            if ("forward", restored.row) in failures:
+                self._restorer.fail(restored.contents)
 
     def _charge(self, message: InFlight, result: BatchResult) -> None:
         """Charge the message to the commands that it served, and recomputation to the command that
@@ -180,7 +181,7 @@ class ResultReader:
         self,
         message: InFlight,
         result: BatchResult,
-        failures: dict[tuple[str, int], ErrorRecord],
+        failures: Failures,
     ) -> None:
         if not message.runs:
             return
@@ -297,9 +298,7 @@ class ResultReader:
             self._flow.end_cancelled(entry, "by its program")
 
 
-def _failure_of(
-    part: CommandItems, failures: dict[tuple[str, int], ErrorRecord]
-) -> ErrorRecord | None:
+def _failure_of(part: CommandItems, failures: Failures) -> ErrorRecord | None:
     """The error of the first of its items that failed."""
     items = ((part.stage.value, index) for index in range(part.start, part.stop))
     return next((failures[item] for item in items if item in failures), None)

@@ -16,7 +16,5 @@ class Adaptive:
     max_commands: int | None = None
     is_adaptive: bool = True
 
-    def ready_at_s(
-        self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
-    ) -> float | None:
-        return now_s if num_in_flight == 0 and num_ready else None
+    def ready_at_s(self, num_ready: int, oldest_ready_s: float, now_s: float) -> float | None:
+        return now_s

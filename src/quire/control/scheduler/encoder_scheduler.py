@@ -263,9 +263,9 @@ class EncoderScheduler:
                 first=part.start, rows=rows, batch=message.number, is_short=message.is_short
             )
             entry = run.entry
-            if not run.num_left and not _is_unwanted(entry):
+            if not run.num_left and entry.is_wanted:
                 self._flow.finish(entry, reply)
-            elif not _is_unwanted(entry):
+            elif entry.is_wanted:
                 self._outbox.deliver(entry.program.id, entry.id, reply, last=False)
         self._end_unwanted(message)
 
@@ -282,7 +282,7 @@ class EncoderScheduler:
                 continue
             if entry.error is not None:
                 self._flow.fail(entry, entry.error)
-            elif _is_unwanted(entry):
+            elif not entry.is_wanted:
                 self._flow.end_cancelled(entry, "by its program")
 
     # -- losses ----------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class EncoderScheduler:
             model = self.pool.model
             words = f"encoder {model} was lost twice while it ran this request"
             entry.error = entry.error or EngineLost(words).record()
-        elif not _is_unwanted(entry):
+        elif entry.is_wanted:
             self.pool.put_back(part)
             if entry not in self.waiting:
                 self.waiting.add(entry)
@@ -347,7 +347,3 @@ def _append(parts: list[EncodePart], part: EncodePart) -> None:
 def _fits(result: EncodeResult, message: EncodeMessage) -> bool:
     has_rows = result.error is not None or len(result.rows) == message.num_sequences
     return result.number == message.number and has_rows
-
-
-def _is_unwanted(entry: Entry) -> bool:
-    return entry.error is not None or entry.is_cancelled or entry.is_answered

@@ -137,7 +137,7 @@ class EngineScheduler:
             self._send_transfers()
             return
         oldest_s = now_s if self._dispatch.is_adaptive else self._oldest_ready_s()
-        at_s = self._dispatch.ready_at_s(num_ready, oldest_s, 0, now_s)
+        at_s = self._dispatch.ready_at_s(num_ready, oldest_s, now_s)
         if not engine.running:  # a running decode is not held back for others
             at_s = self.anticipation.wait_until_s(now_s) or at_s
         if at_s is not None and at_s > now_s:
@@ -271,17 +271,10 @@ class EngineScheduler:
         Raises:
             EngineFault: the result is not of that message.
         """
-        engine = self.engine
-        if not engine.in_flight or engine.in_flight[0].serial != result.serial:
-            due = engine.in_flight[0].serial if engine.in_flight else None
-            raise EngineFault(
-                f"engine {engine.id} answered message {result.serial} where {due} is due: the peer "
-                "is broken, restart it"
-            )
-        message = engine.in_flight.popleft()
-        engine.touch()
+        message = self._answered_by(result)
+        self.engine.touch()
         self._tracer.message_ended(
-            engine.id,
+            self.engine.id,
             message.number,
             message.sent_s,
             result.elapsed_s,
@@ -289,17 +282,33 @@ class EngineScheduler:
             message.num_tokens,
         )
         self._prompts.began(self._time.now_s)
-        if not message.is_empty:
-            self.anticipation.observe(result.elapsed_s)
-        if not message.parts and not message.restores and result.sequences is not None:
-            self.step_time.observe(result.elapsed_s, _most_steps(message, result.sequences))
-        elif message.parts and not message.restores and not message.has_image:
-            step_s = (self.step_time.step_s or 0.0) if message.num_advanced else 0.0
-            num_tokens = sum(part.num_tokens for part in message.parts)
-            self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
+        self._observe_time(message, result)
         for queue in self._completion.read(message, result):
             if not queue.entries and not queue.is_closed and not queue.is_spare:
                 self.anticipation.answered(queue, self._time.now_s)
+
+    def _answered_by(self, result: BatchResult) -> InFlight:
+        in_flight = self.engine.in_flight
+        due = in_flight[0].serial if in_flight else None
+        if due != result.serial:
+            raise EngineFault(
+                f"engine {self.engine.id} answered message {result.serial} where {due} is due: the "
+                "peer is broken, restart it"
+            )
+        return in_flight.popleft()
+
+    def _observe_time(self, message: InFlight, result: BatchResult) -> None:
+        """Learn from how long the message took what a step and a chunk take."""
+        if not message.is_empty:
+            self.anticipation.observe(result.elapsed_s)
+        if message.restores:
+            return
+        if not message.parts and result.sequences is not None:
+            self.step_time.observe(result.elapsed_s, _most_steps(message, result.sequences))
+        elif message.parts and not message.has_image:
+            step_s = (self.step_time.step_s or 0.0) if message.num_advanced else 0.0
+            num_tokens = sum(part.num_tokens for part in message.parts)
+            self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
 
     def check_invariants(self) -> None:
         self.planner.backlog.check_invariants()
@@ -335,6 +344,7 @@ class EngineScheduler:
             step_s=self.step_time.step_s,
             prompt_token_s=self.chunk_time.token_s,
             messages=tuple([message_statistics(message) for message in engine.in_flight]),
+            exchanged=engine.exchanged.statistics(),
         )
 
 

@@ -219,8 +219,7 @@ class ExchangeScheduler:
         """Note that the message that carries ``entry`` has run; return False if the command is no
         longer wanted."""
         run = entry.run
-        is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
-        if not is_wanted:
+        if not entry.is_wanted:
             if isinstance(run, OpeningRun) and self._leases.get(run.lease.name.number) is not None:
                 self.close(run.lease, "was closed: its program has ended or cancelled it")
             return False
@@ -239,6 +238,7 @@ class ExchangeScheduler:
             EngineFault: it was not asked to.
         """
         self._engine.touch()
+        self._engine.exchanged.note(ended)
         if isinstance(ended, SendEnded):
             self._sent(ended)
         else:
@@ -268,7 +268,7 @@ class ExchangeScheduler:
             )
         end_send(self._engine, run)
         outcome: Sent | ErrorRecord = ended.error or Sent(
-            run.num_tokens, ended.num_bytes, ended.elapsed_s
+            run.num_tokens, ended.num_bytes, ended.elapsed_s, ended.transport
         )
         if run.entry.run is not run:
             return  # it was cancelled

@@ -61,5 +61,4 @@ class RunAhead:
 
     def _may_go_on(self, run: DecodeRun) -> bool:
         entry = run.entry
-        is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
-        return is_wanted and run.is_open and entry in self._engine.running
+        return entry.is_wanted and run.is_open and entry in self._engine.running

@@ -7,7 +7,9 @@ checkpoints do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from quire.core.encoding import EncoderKind
 from quire.core.errors import ModelFormatError, UnsupportedModel
@@ -78,15 +80,13 @@ def read_pooling(reader: ConfigReader) -> tuple[str, ...]:
             f"{reader.where} has include_prompt = false: served are models that pool over their "
             "prompt too"
         )
+    flags = [name for name in reader.values if name.startswith("pooling_mode_")]
     mode = reader.raw("pooling_mode")
-    if mode is not None:  # since version 5: one name or a list of names
-        listed = mode if isinstance(mode, list) else [mode]
-        wanted = [_NEW_NAMES.get(str(one), str(one)[:80]) for one in listed]
-        reader.set_aside(*(name for name in reader.values if name.startswith("pooling_mode_")))
+    if mode is None:
+        wanted = _flagged_modes(reader, flags)
     else:
-        flags = [name for name in reader.values if name.startswith("pooling_mode_")]
-        given = {name.removeprefix("pooling_mode_") for name in flags if reader.raw(name) is True}
-        wanted = [one for one in POOLING_MODES if one in given] + sorted(given - {*POOLING_MODES})
+        wanted = _listed_modes(mode)
+        reader.set_aside(*flags)
     unknown = [one for one in wanted if one not in POOLING_MODES]
     if unknown or not wanted:
         raise UnsupportedModel(
@@ -94,3 +94,15 @@ def read_pooling(reader: ConfigReader) -> tuple[str, ...]:
             f"{', '.join(POOLING_MODES)}"
         )
     return tuple(wanted)
+
+
+def _listed_modes(mode: Any) -> list[str]:
+    """One name or a list of names, since version 5 of sentence-transformers."""
+    listed = mode if isinstance(mode, list) else [mode]
+    return [_NEW_NAMES.get(str(one), str(one)[:80]) for one in listed]
+
+
+def _flagged_modes(reader: ConfigReader, flags: Iterable[str]) -> list[str]:
+    """A flag for each mode, before version 5."""
+    given = {name.removeprefix("pooling_mode_") for name in flags if reader.raw(name) is True}
+    return [one for one in POOLING_MODES if one in given] + sorted(given - {*POOLING_MODES})

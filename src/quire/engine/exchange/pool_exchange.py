@@ -146,6 +146,7 @@ class PoolExchange:
                     send=operation.send,
                     error=None if sent.error is None else sent.error.record(),
                     num_bytes=sent.num_bytes,
+                    transport=sent.transport,
                     elapsed_s=time.perf_counter() - began_s,
                 )
             )

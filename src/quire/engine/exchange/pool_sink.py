@@ -11,7 +11,7 @@ import torch
 
 from quire.core.errors import EngineFault, Forbidden, InvalidArgument
 from quire.core.exchange import ReceiveEnded
-from quire.core.kv_transport import Piece
+from quire.core.kv_transport import Carrier, Piece, carried_by
 from quire.engine.exchange.pieces import PieceForm
 from quire.engine.kv_cache.token_form import I64, TokenPool
 
@@ -45,6 +45,7 @@ class PoolSink:
         self._arrived_LT = np.zeros((self._num_layers, len(slots)), np.bool_)
         self._num_missing = self._arrived_LT.size
         self._num_bytes = 0
+        self._carriers: set[Carrier] = set()
 
     @property
     def content(self) -> str:
@@ -77,7 +78,7 @@ class PoolSink:
             )
         return self._form.num_bytes(piece)
 
-    def write(self, piece: Piece, payload: memoryview) -> None:
+    def write(self, piece: Piece, payload: memoryview, carrier: Carrier) -> None:
         """Take the verified bytes of a piece.
 
         Raises:
@@ -97,6 +98,7 @@ class PoolSink:
                 error = EngineFault(f"K and V of lease {self._lease} cannot be written: {exc!r}")
                 self._end(ReceiveEnded(lease=self._lease, error=error.record()))
                 raise error from exc
+            self._carriers.add(carrier)
             self._count(piece, payload.nbytes)
 
     def close(self) -> None:
@@ -126,7 +128,10 @@ class PoolSink:
         arrived[:] = True
         if not self._num_missing:
             ended = ReceiveEnded(
-                lease=self._lease, num_tokens=len(self._slots), num_bytes=self._num_bytes
+                lease=self._lease,
+                num_tokens=len(self._slots),
+                num_bytes=self._num_bytes,
+                transport=carried_by(self._carriers),
             )
             self._end(ended)
 

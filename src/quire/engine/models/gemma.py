@@ -23,7 +23,6 @@ def read_any_gemma(
     activation_field: str | None = "hidden_activation",
     *,
     qk_norm: QKNormKind | None = None,
-    theta: float = 10000.0,
 ) -> DecoderConfig:
     """The fields that all versions share. Norm weights are stored as deviations from one."""
     if config.flag("use_bidirectional_attention", False):
@@ -46,7 +45,7 @@ def read_any_gemma(
         qk_norm=qk_norm,
         activation=activation,
         tie_embeddings=True,
-        theta=theta,
+        theta=10000.0,
     )
     return replace(
         plain,

@@ -15,6 +15,9 @@ from torch import Tensor
 from quire.engine.sampling import mass
 from quire.engine.sampling.selection import top_k
 
+GUESS = 256
+"""Best tokens that are tried first, before the whole vocabulary is processed."""
+
 _BLOCK = 128
 
 
@@ -67,10 +70,11 @@ class Candidates:
             self._masses_SC = mass.masses(self.scores_SC)
         return self._masses_SC
 
-    def is_worth_a_guess(self, count: int) -> bool:
-        """Whether trying only the best ``count`` first may save work. Not on a device, where
+    @property
+    def are_many(self) -> bool:
+        """Whether trying only the best ``GUESS`` first may save work. Not on a device, where
         checking the guess would make the host wait."""
-        return self.scores_SC.device.type == "cpu" and self.scores_SC.shape[1] > 4 * count
+        return self.scores_SC.device.type == "cpu" and self.scores_SC.shape[1] > 4 * GUESS
 
     def keep_best(self, k: int) -> None:
         """Keep the ``k`` best of each row, best first, ties by lower id."""

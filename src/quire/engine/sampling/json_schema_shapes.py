@@ -6,6 +6,7 @@ Owns the check of these values. Does not know what the keywords mean.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -14,21 +15,50 @@ from quire.core.errors import GrammarError
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
-class KeywordShape(Enum):
-    """Each member's value describes it in messages."""
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
-    SCHEMA = "a schema"
-    SCHEMAS = "a list of schemas"
-    SCHEMAS_BY_NAME = "an object of schemas"
-    COUNT = "a whole number of 0 or more"
-    NUMBER = "a number"
-    STEP = "a number above 0 and below 2^32"
-    BOUND = "a number, or a boolean as in draft 4"
-    FLAG = "true or false"
-    TEXT = "a text"
-    NAMES = "a list of texts"
-    VALUES = "a list of values, not empty"
-    TYPE = f"one of {', '.join(TYPES)}, or a list of some of them"
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and isinstance(value, int) and 0 <= value < 1 << 63
+
+
+def _is_step(value: Any) -> bool:
+    return _is_number(value) and 0 < value < 1 << 32
+
+
+def _is_bound(value: Any) -> bool:
+    return _is_number(value) or isinstance(value, bool)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_type(value: Any) -> bool:
+    types = [value] if isinstance(value, str) else value
+    return _is_names(types) and bool(types) and all(one in TYPES for one in types)
+
+
+class KeywordShape(Enum):
+    """Each member has its description for messages, and the test of a value."""
+
+    SCHEMA = "a schema", lambda value: isinstance(value, (bool, dict))
+    SCHEMAS = "a list of schemas", lambda value: isinstance(value, list)
+    SCHEMAS_BY_NAME = "an object of schemas", lambda value: isinstance(value, dict)
+    COUNT = "a whole number of 0 or more", _is_count
+    NUMBER = "a number", _is_number
+    STEP = "a number above 0 and below 2^32", _is_step
+    BOUND = "a number, or a boolean as in draft 4", _is_bound
+    FLAG = "true or false", lambda value: isinstance(value, bool)
+    TEXT = "a text", lambda value: isinstance(value, str)
+    NAMES = "a list of texts", _is_names
+    VALUES = "a list of values, not empty", lambda value: isinstance(value, list) and bool(value)
+    TYPE = f"one of {', '.join(TYPES)}, or a list of some of them", _is_type
+
+    def __init__(self, text: str, fits: Callable[[Any], bool]) -> None:
+        self._text = text
+        self._fits = fits
 
     def checked(self, value: Any, place: str) -> Any:
         """The value at ``place``; a count as an ``int``.
@@ -39,41 +69,8 @@ class KeywordShape(Enum):
         if self is KeywordShape.COUNT and isinstance(value, float) and value.is_integer():
             value = int(value)
         if not self._fits(value):
-            raise GrammarError(f"{place[:400]}: must be {self.value}, not {found(value)}")
+            raise GrammarError(f"{place[:400]}: must be {self._text}, not {found(value)}")
         return value
-
-    def _fits(self, value: Any) -> bool:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        match self:
-            case KeywordShape.SCHEMA:
-                return isinstance(value, (bool, dict))
-            case KeywordShape.SCHEMAS:
-                return isinstance(value, list)
-            case KeywordShape.SCHEMAS_BY_NAME:
-                return isinstance(value, dict)
-            case KeywordShape.COUNT:
-                return is_number and isinstance(value, int) and 0 <= value < 1 << 63
-            case KeywordShape.NUMBER:
-                return is_number
-            case KeywordShape.STEP:
-                return is_number and 0 < value < 1 << 32
-            case KeywordShape.BOUND:
-                return is_number or isinstance(value, bool)
-            case KeywordShape.FLAG:
-                return isinstance(value, bool)
-            case KeywordShape.TEXT:
-                return isinstance(value, str)
-            case KeywordShape.NAMES:
-                return _is_names(value)
-            case KeywordShape.VALUES:
-                return isinstance(value, list) and bool(value)
-            case KeywordShape.TYPE:
-                types = [value] if isinstance(value, str) else value
-                return _is_names(types) and bool(types) and all(one in TYPES for one in types)
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 SHAPES = {

@@ -11,15 +11,12 @@ from __future__ import annotations
 import torch
 
 from quire.engine.sampling import mass
-from quire.engine.sampling.candidates import Candidates
+from quire.engine.sampling.candidates import GUESS, Candidates
 from quire.engine.sampling.columns import F64, I64, column
 from quire.engine.sampling.crossing import crossing
 from quire.engine.sampling.group_memory import GroupMemory
 from quire.engine.sampling.protocol import Rows
 from quire.engine.sampling.selection import top_k
-
-_GUESS = 256
-"""Best tokens that are tried first, before the whole vocabulary is processed."""
 
 _FIXED_POINT = 2.0**32
 
@@ -58,9 +55,9 @@ class MinP:
         self._floor_S1 = column(p_S, rows.device, torch.float64) * mass.MAX_MASS
 
     def __call__(self, candidates: Candidates, memory: GroupMemory) -> None:
-        if candidates.is_worth_a_guess(_GUESS):
+        if candidates.are_many:
             # all tokens to keep may be among the best few, whose masses need no others
-            best_SK, columns_SK = top_k(candidates.scores_SC, _GUESS)
+            best_SK, columns_SK = top_k(candidates.scores_SC, GUESS)
             if bool((mass.masses(best_SK)[:, -1:] < self._floor_S1).all()):
                 candidates.take(columns_SK)
         candidates.exclude(candidates.masses() < self._floor_S1)
@@ -81,8 +78,8 @@ class TopP:
             return
         candidates.in_id_order()
         limit_S1 = self._p_S1 * mass.totals(candidates.scores_SC)
-        if candidates.is_worth_a_guess(_GUESS):
-            best_SK, columns_SK = top_k(candidates.scores_SC, _GUESS)
+        if candidates.are_many:
+            best_SK, columns_SK = top_k(candidates.scores_SC, GUESS)
             if bool((mass.total(mass.masses(best_SK)) >= limit_S1).all()):
                 candidates.take(columns_SK)
         masses_SC = candidates.masses()

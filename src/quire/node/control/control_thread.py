@@ -337,24 +337,26 @@ class ControlThread:
         for observer in self._observers:
             observer.observe(event, actions)
         for action in actions:
-            if isinstance(action, Deliver):
-                self._replies.add(action)
-            elif isinstance(action, Dispatch):
-                self._engines[action.engine](action.batch)
-            elif isinstance(action, SetTimer):
-                self._set_timer(action.at_s)
-            elif isinstance(action, QueuePlaced | ProgramClosed):
-                pass  # for observers alone
-            else:
-                self._replies.add(action)
-                if isinstance(action, Terminate):
-                    self._users.forget(action.program)
-        if isinstance(event, Called):
-            if isinstance(event.call, CreateQueue):
-                self._used(event.program, event.call.model)
+            self._carry_out(action)
+        if isinstance(event, Called) and isinstance(event.call, CreateQueue):
+            self._used(event.program, event.call.model)
         elif isinstance(event, ProgramEnded):
             self._users.forget(event.program)
             self._replies.forget(event.program)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Deliver() | Fail():
+                self._replies.add(action)
+            case Dispatch():
+                self._engines[action.engine](action.batch)
+            case SetTimer():
+                self._set_timer(action.at_s)
+            case Terminate():
+                self._replies.add(action)
+                self._users.forget(action.program)
+            case QueuePlaced() | ProgramClosed():
+                pass  # for observers alone
 
     def _used(self, program: ProgramId, model: ModelId) -> None:
         """Note that ``program`` has a queue for ``model``; end it if the model is given up."""

@@ -59,10 +59,6 @@ class McpProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def was_started(self) -> bool:
-        return self._watch is not None
-
     async def start(self) -> None:
         """Start the process and negotiate the protocol.
 

@@ -87,7 +87,7 @@ class ProgramLauncher:
         ``taken``: the record of a program that comes from another node, with its running
         descendants; ``programs``: their code. ``above``: the program that launches it."""
         self._admission.check()
-        if isinstance(program, Inferlet) and program.needs_model:
+        if program.needs_model:
             self._check_model()
         if taken is not None:
             launch = taken.launch(launch)

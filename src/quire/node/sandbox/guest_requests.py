@@ -46,9 +46,7 @@ class ProcessNetwork(Network):
             del self._pending[number]
         if isinstance(event, m.FetchFailed):
             raise from_record(event.error)
-        reply = HttpReply(event.text)
-        reply.status, reply.headers, reply.body = event.status, event.headers, event.body
-        return reply
+        return HttpReply.made(event.text, event.status, event.headers, event.body)
 
     def answered(self, event: m.Fetched | m.FetchFailed) -> None:
         answer = self._pending.get(event.request)

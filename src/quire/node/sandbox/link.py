@@ -104,6 +104,8 @@ class SandboxLink:
         self._kept = _Kept()
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._stage = ""
+        """What the process that starts is doing."""
         self._losses = Losses()
         self._problem = problem_of_wasmtime()
         self._made_s = time.time()
@@ -117,7 +119,7 @@ class SandboxLink:
         """The health of the process. For any thread."""
         life, detail = self._life, ""
         if self._starting is not None:
-            state = SandboxState.STARTING
+            state, detail = SandboxState.STARTING, self._stage
         elif life is not None:
             state, detail = SandboxState.READY, silence(life.silent_s()) or ""
         elif (problem := self._losses.problem(self._clock.now_s())) is not None:
@@ -168,7 +170,7 @@ class SandboxLink:
             self._on_message,
             self._on_lost,
             limits=settings.limits,
-            on_progress=settings.on_progress,
+            on_progress=self._on_progress,
         )
         try:
             await life.start(
@@ -187,6 +189,12 @@ class SandboxLink:
             raise
         finally:
             self._starting = None
+            self._stage = ""
+
+    def _on_progress(self, stage: str, fraction: float) -> None:
+        self._stage = stage
+        if self._settings.on_progress is not None:
+            self._settings.on_progress(stage, fraction)
 
     # -- guests ------------------------------------------------------------------------------------
 

@@ -210,9 +210,6 @@ class SandboxRuntime:
             self._models = (models, made)
         return made
 
-    def programs(self) -> list[RunningProgram]:
-        return list(self._programs)
-
     def close(self) -> None:
         """Cancel every program, wait for their ends, end the processes and the thread.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,9 +16,8 @@ import msgspec
 from quire.core.actions import ReplyValue
 from quire.core.calls import AskService, CloseQueue, CreateQueue, QueueCall
 from quire.core.errors import ErrorRecord
-from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
-from quire.core.interfaces import ProgramClock, ReplySink, ServedModel
-from quire.core.quotas import Quotas
+from quire.core.ids import CommandId, QueueId, ThreadId
+from quire.core.interfaces import ReplySink
 from quire.node.loops import call_on
 from quire.programs.runtime import EventPort
 
@@ -45,32 +44,14 @@ class IssuerPort:
         self._shared = shared
         self._thread = thread
         self._parent_thread = parent_thread
-        self._first_number = (index << _RANGE_BITS) + 1
+        self.program = shared.program
+        self.quotas = shared.quotas
+        self.models = shared.models
+        self.seed = shared.seed
+        self.clock = shared.clock
+        self.first_number = (index << _RANGE_BITS) + 1
         self._queues: set[QueueId] = set()
         self._closed = False
-
-    @property
-    def program(self) -> ProgramId:
-        return self._shared.program
-
-    @property
-    def quotas(self) -> Quotas:
-        return self._shared.quotas
-
-    @property
-    def seed(self) -> int:
-        return self._shared.seed
-
-    def models(self) -> Sequence[ServedModel]:
-        return self._shared.models()
-
-    @property
-    def clock(self) -> ProgramClock:
-        return self._shared.clock
-
-    @property
-    def first_number(self) -> int:
-        return self._first_number
 
     def post(self, call: QueueCall) -> None:
         """Post a call; a queue that it creates serves the session call's thread."""

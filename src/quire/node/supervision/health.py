@@ -94,9 +94,10 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxHealth:
-    """One process for untrusted programs. ``detail`` says what is missing, why it is paused and
-    until when, or that a heartbeat is overdue. ``losses``: how often the process was lost since the
-    node began."""
+    """One process for untrusted programs. ``detail`` says what is missing, what a process that
+    starts is doing (building the Python sandbox takes minutes on a busy machine), why it is paused
+    and until when, or that a heartbeat is overdue. ``losses``: how often the process was lost since
+    the node began."""
 
     state: SandboxState
     detail: str = ""
@@ -119,6 +120,9 @@ class NodeHealth:
     sandbox: Mapping[str, SandboxHealth]
     detail: str = ""
 
+
+_SANDBOX_AS_USUAL = (SandboxState.UNAVAILABLE, SandboxState.STARTING)
+"""Where ``detail`` of a sandbox process is no reason for concern: it was never there, or starts."""
 
 _DEAD = (EngineReadiness.SILENT, EngineReadiness.RESTARTING, EngineReadiness.FAILED)
 
@@ -158,7 +162,7 @@ def node_health(
     besides += [
         f"sandbox {name}: {one.detail}"
         for name, one in sandbox.items()
-        if one.detail and one.state is not SandboxState.UNAVAILABLE  # it was never there
+        if one.detail and one.state not in _SANDBOX_AS_USUAL
     ]
     return NodeHealth(
         ready=not reasons,

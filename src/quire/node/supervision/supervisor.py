@@ -43,15 +43,23 @@ _HOPELESS = (ModelError, ConfigError, ProtocolMismatch)
 
 @dataclass(frozen=True, slots=True)
 class RestartLimits:
-    """``max_losses`` within ``window_s`` is a crash loop. The pause before a restart doubles from
-    ``first_pause_s`` to ``max_pause_s`` as losses in the window add up. An engine that loads, and
-    makes no progress for ``stalled_s``, is lost."""
+    """``max_losses`` within ``window_s`` is a crash loop; so are ``max_losses`` starts in a row
+    that do not make the engine ready, however long each takes. The pause before a restart doubles
+    from ``first_pause_s`` to ``max_pause_s`` as losses in the window add up. An engine that loads,
+    and makes no progress for ``stalled_s``, is lost; the pause after that doubles from
+    ``stall_pause_s`` with each such loss in a row, as a disk or network may take minutes to come
+    back."""
 
     max_losses: int = 5
     window_s: float = 60.0
     first_pause_s: float = 0.1
     max_pause_s: float = 5.0
     stalled_s: float = LOAD_STALL_TIMEOUT_S
+    stall_pause_s: float = 10.0
+
+
+class LoadStalled(EngineLost):
+    """An engine that loaded has made no progress for too long, and was ended."""
 
 
 class EngineOwner(Protocol):
@@ -112,6 +120,8 @@ class EngineSupervisor(Generic[Config]):
         self._listener = on_progress
         self._limits = limits or RestartLimits()
         self._losses: deque[float] = deque()
+        self._failed_starts: list[QuireError] = []
+        """How the last starts ended, without one among them that made the engine ready."""
         self._health = EngineHealth(EngineReadiness.LOADING, "starting")
         self._info: Any = None
         self._settled = asyncio.Event()
@@ -159,7 +169,7 @@ class EngineSupervisor(Generic[Config]):
                 error = await self._live()
                 if not self._may_restart(error):
                     return
-                await asyncio.sleep(self._pause_s())
+                await self._clock.sleep(self._pause_s())
         except Exception as exc:  # a bug of the transport: say so instead of going quiet
             logger.exception("supervising engine %s failed", self.engine)
             self._give_up(EngineLost(f"supervising engine {self.engine} failed: {exc!r}"))
@@ -186,6 +196,7 @@ class EngineSupervisor(Generic[Config]):
         try:
             info = await self._start_engine(transport, on_answer, on_lost)
             self._info = info
+            self._failed_starts.clear()
             # the owner first: a client that sees the model or the state may use the engine at once
             self._control.engine_up(self.engine, self._config.name, info, transport.send)
             self._on_ready(info)
@@ -199,6 +210,7 @@ class EngineSupervisor(Generic[Config]):
             self._move(EngineReadiness.RESTARTING, error.message)
             self._control.engine_down(self.engine, error.record())
         except QuireError as exc:
+            self._failed_starts.append(exc)
             error = exc
         finally:
             await transport.close()
@@ -221,7 +233,7 @@ class EngineSupervisor(Generic[Config]):
             await self._prepare()
             await asyncio.wait({starting, stalling}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
-                raise EngineLost(self._stall(await stalling))
+                raise LoadStalled(self._stall(await stalling))
             return await starting
         finally:
             starting.cancel()
@@ -244,20 +256,38 @@ class EngineSupervisor(Generic[Config]):
         self._losses.append(now_s)
         while now_s - self._losses[0] > self._limits.window_s:
             self._losses.popleft()
-        if len(self._losses) >= self._limits.max_losses:
+        limits, num_failed = self._limits, len(self._failed_starts)
+        often = None
+        if len(self._losses) >= limits.max_losses:
+            often = f"{len(self._losses)} times within {limits.window_s:g} s"
+        elif num_failed >= limits.max_losses:
+            often = f"{num_failed} times in a row while it loaded"
+        if often is not None:
             self._give_up(
                 EngineLost(
-                    f"engine {self.engine} was lost {len(self._losses)} times within "
-                    f"{self._limits.window_s:g} s and is not started again; the last time: "
-                    f"{error.message}"
+                    f"engine {self.engine} was lost {often} and is not started again; start the "
+                    f"node again when the cause is removed; the last time: {error.message}"
                 )
             )
             return False
-        logger.warning("engine %s is started again: %s", self.engine, error.message)
-        self._move(EngineReadiness.RESTARTING, error.message, restarts=self._health.restarts + 1)
+        detail = error.message
+        if num_failed:
+            detail += (
+                f" (failed start {num_failed} of at most {limits.max_losses} in a row; the next "
+                f"one follows after {self._pause_s():g} s)"
+            )
+        logger.warning("engine %s is started again: %s", self.engine, detail)
+        self._move(EngineReadiness.RESTARTING, detail, restarts=self._health.restarts + 1)
         return True
 
     def _pause_s(self) -> float:
+        num_stalled = 0
+        for error in reversed(self._failed_starts):
+            if not isinstance(error, LoadStalled):
+                break
+            num_stalled += 1
+        if num_stalled:
+            return self._limits.stall_pause_s * 2.0 ** (num_stalled - 1)
         doubled = self._limits.first_pause_s * 2.0 ** (len(self._losses) - 1)
         return min(doubled, self._limits.max_pause_s)
 

@@ -179,6 +179,9 @@ class SpanMaker:
         }
         name = f"swap {moved.direction}"
         error = "the engine was lost or its disk failed" if moved.is_lost else None
+        if moved.tier == "engine":
+            name, attributes["quire.transport"] = "send", moved.transport
+            error = "the other engine does not have all of it" if moved.is_lost else None
         return self._below(program, name, moved.start_s, moved.end_s, attributes, error)
 
     def _below(

@@ -7,6 +7,7 @@ SHA-256 of its name, in a folder of its tenant or program, so that no name reach
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from quire.core.errors import CapacityError, ConfigError
 from quire.core.ids import ProgramId, TenantId
 from quire.core.scratch import ScratchDirectory
 from quire.node.store_threads import StoreThreads
+from quire.node.vectors.fault_log import FaultLog
 from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
 from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
 
@@ -27,6 +29,8 @@ except ImportError as exc:  # pragma: no cover - depends on the environment
     raise ConfigError(
         f"the vector store 'lance' needs LanceDB ({exc}): pip install 'quire[workflows]'"
     ) from exc
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -53,6 +57,7 @@ class LanceStore:
         self._threads = StoreThreads(NUM_THREADS)
         self._tables: dict[Path, Any] = {}
         self._num_puts: Counter[Path] = Counter()
+        self._faults = FaultLog(logger, "LanceDB")
 
     async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
         await self._run(lambda: self._put(place, rows))
@@ -78,11 +83,15 @@ class LanceStore:
 
     async def _run(self, job: Callable[[], T]) -> T:
         try:
-            return await self._threads.run(job)
+            result = await self._threads.run(job)
         except (OSError, RuntimeError) as exc:  # LanceDB raises both for its files
+            self._faults.fails(str(exc))
             raise CapacityError(
-                f"the vector store cannot be used now: {exc}: check whether its disk is full"
+                "the vector store cannot be used now: check whether its disk is full, or drop the "
+                "collection if its files are damaged (the node's log has the reason)"
             ) from exc
+        self._faults.works()
+        return result
 
     # -- on the thread -----------------------------------------------------------------------------
 
@@ -132,7 +141,10 @@ class LanceStore:
 
     def _table(self, folder: Path) -> Any:
         if folder not in self._tables and (folder / _NAME).exists():
-            self._tables[folder] = lancedb.connect(str(folder)).open_table(_TABLE)
+            try:
+                self._tables[folder] = lancedb.connect(str(folder)).open_table(_TABLE)
+            except ValueError as exc:
+                raise OSError(f"{folder}: {exc}") from exc  # its files are missing
         return self._tables.get(folder)
 
     def _folder(self, place: CollectionPlace) -> Path:

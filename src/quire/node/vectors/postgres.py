@@ -1,39 +1,46 @@
 """``PostgresStore``: collections in a PostgreSQL database with pgvector, searched without an index.
 
-Only this module imports psycopg. Each collection is a table of the schema ``quire`` with a number
-as its name; the table ``collections`` has the numbers by tenant and name. A node holds a lock in
-the database as long as it lives. Collections of programs whose node holds no lock belonged to a
-node that was killed; the next node that starts deletes them.
+Each collection is a table of the schema ``quire`` with a number as its name; the table
+``collections`` has the numbers by tenant and name. A node holds a lock in the database as long as
+it lives. Collections of programs whose node holds no lock belonged to a node that was killed; the
+next node that starts deletes them.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-from quire.core.errors import CapacityError, ConfigError, EngineLost, QuireError
+from quire.core.errors import CapacityError, EngineLost, QuireError
 from quire.core.ids import ProgramId, TenantId
 from quire.node.store_threads import StoreThreads
+from quire.node.vectors.fault_log import FaultLog
+from quire.node.vectors.postgres_connections import (
+    ANSWER_S,
+    LOCK_KEY,
+    STATEMENT_S,
+    PostgresConnections,
+)
 from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
 from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
 
-try:
-    import psycopg
-    from psycopg import errors, sql
-except ImportError as exc:  # pragma: no cover - depends on the environment
-    raise ConfigError(
-        f"a PostgreSQL vector store needs psycopg ({exc}): pip install 'quire[postgres]'"
-    ) from exc
+# isort: split
+import psycopg
+from psycopg import errors, sql
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 NUM_THREADS = 4
-CONNECT_S = 10
-CALL_S = 60
-"""The most seconds that one statement may take."""
-
+_AWAY = (
+    "the PostgreSQL vector store cannot be used now: check that the database of --vector-store "
+    "runs and can be reached (the node's log has the reason), then try again"
+)
 _SCHEMA = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE SCHEMA IF NOT EXISTS quire;
@@ -43,7 +50,6 @@ CREATE TABLE IF NOT EXISTS quire.collections (
     UNIQUE (tenant, node, program, name)
 )
 """
-_LOCK_KEY = "hashtextextended('quire node ' || %s, 0)"
 _PUT = """
 INSERT INTO {table} SELECT number, vector::vector, text
 FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS row (number, vector, text)
@@ -72,13 +78,11 @@ class PostgresStore:
     at_once = NUM_THREADS
 
     def __init__(self, address: str) -> None:
-        self._address = address
         self._node = uuid.uuid4().hex
         self._threads = StoreThreads(NUM_THREADS)
-        self._of_thread = threading.local()
-        self._connections: list[Any] = []
-        self._keeper: Any = None
-        """Holds the lock of this node."""
+        self._connections = PostgresConnections(address, self._node, self._prepare)
+        self._has_cleaned = False
+        self._faults = FaultLog(logger, "the PostgreSQL vector store")
         self._tables: dict[CollectionPlace, _Table] = {}
         self._ended = set[int]()
         """Programs that have ended and whose collections are not deleted yet."""
@@ -106,12 +110,9 @@ class PostgresStore:
         self._threads.later(self._delete_ended)
 
     def close(self) -> None:
+        self._connections.end_calls()
         self._threads.close()
-        for connection in (*self._connections, self._keeper):
-            if connection is not None:
-                connection.close()
-        self._connections.clear()
-        self._keeper = None
+        self._connections.close()
 
     # -- on a thread -------------------------------------------------------------------------------
 
@@ -139,59 +140,53 @@ class PostgresStore:
     def _tried(self, job: Callable[[Any], T]) -> T:
         """Run ``job`` and return its result; run it once more if the connection was lost. Every job
         may run twice."""
+        ends_at = monotonic() + ANSWER_S
         try:
-            return self._once(job)
+            return self._once(job, ends_at)
+        except errors.QueryCanceled as exc:
+            raise self._away(f"a statement took more than {STATEMENT_S} s") from exc
         except (psycopg.OperationalError, psycopg.InterfaceError, errors.UndefinedTable):
+            self._connections.check_keeper()
             with self._lock:
                 self._tables.clear()  # another node may have dropped one
         try:
-            return self._once(job)
+            return self._once(job, ends_at)
         except errors.DiskFull as exc:
             raise CapacityError(f"the PostgreSQL vector store is full: {exc}") from exc
         except psycopg.Error as exc:
-            words = " ".join(str(exc).split())
-            raise EngineLost(
-                f"the PostgreSQL vector store cannot be used now ({words}): check that the "
-                "database of --vector-store runs and can be reached, then try again"
-            ) from exc
+            raise self._away(" ".join(str(exc).split())) from exc
 
-    def _once(self, job: Callable[[Any], T]) -> T:
-        connection = self._connected()
+    def _once(self, job: Callable[[Any], T], ends_at: float) -> T:
+        connection = self._connections.of_thread(ends_at)
         with connection.transaction():
-            return job(connection)
+            result = job(connection)
+        self._faults.works()
+        return result
 
-    def _connected(self) -> Any:
-        with self._lock:
-            if self._keeper is None or self._keeper.closed:
-                self._keeper = self._open()
-                self._keeper.execute(f"SELECT pg_advisory_lock({_LOCK_KEY})", (self._node,))
-        found = getattr(self._of_thread, "connection", None)
-        if found is None or found.closed:
-            found = self._of_thread.connection = self._connect()
-            self._connections.append(found)
-        return found
+    def _away(self, why: str) -> EngineLost:
+        """Log ``why`` the database cannot be used, and return the error for whoever asked."""
+        self._faults.fails(why)
+        return EngineLost(_AWAY)
 
-    def _open(self) -> Any:
-        """Connect, create our tables, and delete the collections of nodes that are gone."""
-        connection = self._connect()
+    def _prepare(self, connection: Any) -> None:
+        """Create our tables, and the first time delete the collections of nodes that are gone.
+        Later, behind a restart of the database, the other nodes may not have their locks yet."""
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('quire', 0))")
             connection.execute(_SCHEMA)
+        if not self._has_cleaned:
+            self._delete_gone(connection)
+            self._has_cleaned = True
+
+    def _delete_gone(self, connection: Any) -> None:
         rows = connection.execute("SELECT DISTINCT node FROM quire.collections WHERE node <> ''")
         for (node,) in rows.fetchall():
             if node == self._node:
                 continue
             with connection.transaction():
-                taken = f"SELECT pg_try_advisory_xact_lock({_LOCK_KEY})"
+                taken = f"SELECT pg_try_advisory_xact_lock({LOCK_KEY})"
                 if connection.execute(taken, (node,)).fetchone()[0]:
                     _delete(connection, sql.SQL("node = {}").format(node))
-        return connection
-
-    def _connect(self) -> Any:
-        options = f"-c statement_timeout={CALL_S * 1000} -c client_min_messages=warning"
-        return psycopg.connect(
-            self._address, autocommit=True, connect_timeout=CONNECT_S, options=options
-        )
 
     def _put(self, connection: Any, place: CollectionPlace, rows: VectorRows) -> None:
         dimensions = rows.vectors.shape[1]

@@ -1,7 +1,16 @@
-"""The programming interface of programs: the ``Api`` object, handles and replies.
+"""The programming interface of programs (Pie, section 4.4).
 
-There is one module for each trait (Pie, section 4.4), with Pie's function names;
-``docs/reference/api.md`` is generated from these modules.
+* ``Api`` is the first argument of every program. It has all functions; ``TRAIT_FUNCTIONS`` has
+  their names by trait.
+* Most functions issue a command and return at once. What they return is a handle (``KvPage``,
+  ``Embed``, ``TokenSlot``, ``Queue``) that later commands may name, or a ``Reply`` to await.
+  ``decode`` returns a ``DecodeStream``, whose end is a ``Decoded``.
+* ``Model`` is an entry of ``available_models``.
+* ``connect_api`` and ``Issuer`` connect an ``Api`` to a port; only runtimes and tests need them.
+
+Errors are exceptions of ``quire.core.errors``. There is one module for each trait, with Pie's
+function names; ``docs/reference/api.md`` is generated from these modules. Programs usually use the
+SDK above it (``quire.programs.sdk``).
 """
 
 from quire.programs.api.allocate import ImportedPrefix

@@ -46,7 +46,6 @@ from quire.core.ids import (
     TokenSlotId,
 )
 from quire.core.interfaces import ProgramPort, ServedModel
-from quire.core.quotas import Quotas
 from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
 from quire.programs.api.queue_state import QueueState
 from quire.programs.api.reply import CommandFuture, Reply
@@ -108,10 +107,6 @@ class Issuer:
         assert self._port is not None, "attach() comes first"
         return self._port.program
 
-    @property
-    def quotas(self) -> Quotas:
-        return self.port.quotas
-
     def close(self, reason: str = "finished", error: QuireError | None = None) -> None:
         """End the program: send issued commands, free everything, and fail pending futures, with
         ``error`` if there is one."""
@@ -165,7 +160,7 @@ class Issuer:
             if name is None or model.id == name:
                 return model
         raise InvalidArgument(
-            f"this node has no model {name!r}: use one of {', '.join(m.id for m in models)}"
+            f"no model {name!r} is served here; served: {', '.join(m.id for m in models)}"
         )
 
     def create_queue(

@@ -190,6 +190,7 @@ class _Sender:
             num_tokens=sum(one.num_tokens for one in done),
             num_bytes=sum(one.num_bytes for one in done),
             elapsed_s=sum(one.elapsed_s for one in done),
+            transport=_joined(done),
         )
 
     def _compute_and_send(self, tokens: tuple[int, ...], position: int) -> None:
@@ -251,6 +252,11 @@ class _Sender:
                 request.content,
             )
         )
+
+
+def _joined(sends: Sequence[Sent]) -> str:
+    """Return what has carried all of ``sends``, each name once."""
+    return "+".join(sorted({name for one in sends for name in one.transport.split("+") if name}))
 
 
 def _parts(

@@ -57,36 +57,14 @@ class EventPort:
         self._held: deque[QueueCall] | None = None
         self._bases: dict[QueueId, ModelId] = {}
         self._post_now = post_now or post_event
-        self._seed = seed
-        self._clock = clock
         self._services = services
-        self._program = program
-        self._quotas = quotas
-        self._models = models
+        self.program = program
+        self.quotas = quotas
+        self.models = models
+        self.seed = seed
+        self.clock = clock
+        self.first_number = 1
         self._closed = False
-
-    @property
-    def program(self) -> ProgramId:
-        return self._program
-
-    @property
-    def quotas(self) -> Quotas:
-        return self._quotas
-
-    @property
-    def seed(self) -> int:
-        return self._seed
-
-    def models(self) -> Sequence[ServedModel]:
-        return self._models()
-
-    @property
-    def clock(self) -> ProgramClock:
-        return self._clock
-
-    @property
-    def first_number(self) -> int:
-        return 1
 
     def post(self, call: QueueCall) -> None:
         if self._held is None:
@@ -105,7 +83,7 @@ class EventPort:
         self._pass_on(call)
 
     def _pass_on(self, call: QueueCall) -> None:
-        program = self._program
+        program = self.program
         self._post_event(lambda t: Called(time_s=t, program=program, call=call))
 
     async def ask(self, question: AskService, undo: str | None = None) -> Any:
@@ -132,7 +110,7 @@ class EventPort:
 
     def _framing(self, queue: QueueId) -> ImageFraming | None:
         base = self._bases.get(queue)
-        images = next((m.info.images for m in self._models() if m.base == base), None)
+        images = next((m.info.images for m in self.models() if m.base == base), None)
         return None if images is None else images.framing
 
     def _let_go(self, prepared: Issue) -> None:
@@ -153,7 +131,7 @@ class EventPort:
         self._held = None
         if self._services is not None:
             self._services.close()
-        program = self._program
+        program = self.program
         self._post_now(lambda t: ProgramEnded(time_s=t, program=program, reason=reason))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -25,9 +24,8 @@ from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated
 from quire.core.events import ENGINE_WAS_LOST
-from quire.core.ids import CommandId, ProgramId, QueueId
-from quire.core.interfaces import ProgramClock, ProgramPort, ReplySink, ServedModel
-from quire.core.quotas import Quotas
+from quire.core.ids import CommandId, QueueId
+from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.runtime.ordered_input import InputOrder, OrderedMailbox
 from quire.programs.runtime.recorded_clock import RecordedClock
 from quire.programs.runtime.recorded_network import RecordedNetwork
@@ -57,7 +55,7 @@ class ReplayPort:
         self._sink = sink
         self._loop = loop
         self._port: ProgramPort
-        self._clock: RecordedClock
+        self.clock: RecordedClock
         self._seeds = random.SystemRandom()
         self._own_ids = map(CommandId, count(_OWN_IDS))
         self._cursor = 0
@@ -92,7 +90,9 @@ class ReplayPort:
     def attach(self, port: ProgramPort) -> None:
         """Set the node's own port, before anything is asked."""
         self._port = port
-        self._clock = RecordedClock(port.clock, self._log.readings)
+        self.program, self.quotas, self.seed = port.program, port.quotas, port.seed
+        self.models, self.first_number = port.models, port.first_number
+        self.clock = RecordedClock(port.clock, self._log.readings)
         self._log.stop = lambda: self._loop.call_soon_threadsafe(self._stop)
 
     def mailbox(self, mailbox: Mailbox) -> OrderedMailbox:
@@ -105,29 +105,6 @@ class ReplayPort:
         return self._network
 
     # -- ProgramPort -------------------------------------------------------------------------------
-
-    @property
-    def program(self) -> ProgramId:
-        return self._port.program
-
-    @property
-    def quotas(self) -> Quotas:
-        return self._port.quotas
-
-    @property
-    def seed(self) -> int:
-        return self._port.seed
-
-    def models(self) -> Sequence[ServedModel]:
-        return self._port.models()
-
-    @property
-    def clock(self) -> ProgramClock:
-        return self._clock
-
-    @property
-    def first_number(self) -> int:
-        return self._port.first_number
 
     def post(self, call: QueueCall) -> None:
         if self._over:
@@ -278,7 +255,7 @@ class ReplayPort:
         self._arrivals.end()
         self.inputs.end()
         self._calls.end()
-        self._clock.end()
+        self.clock.end()
         if self._network is not None:
             self._network.end()
         self._port.close(ENGINE_WAS_LOST)

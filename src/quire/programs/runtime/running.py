@@ -243,7 +243,3 @@ class Runtime(Protocol):
         connect: Connect,
         named: Mapping[str, str] = NO_NAMES,
     ) -> RunningProgram: ...
-
-    def programs(self) -> list[RunningProgram]:
-        """The programs that have not ended."""
-        ...

@@ -67,7 +67,8 @@ class Answers:
     def _model(self, name: str) -> GuestTools:
         model = self._models.get(name)
         if model is None:
-            raise InvalidArgument(f"this node has no model {name!r}")
+            served = ", ".join(self._models) or "none"
+            raise InvalidArgument(f"no model {name!r} is served here; served: {served}")
         return model
 
     def tokenize(self, model: str, text: str, special: bool) -> list[int]:

@@ -62,6 +62,11 @@ class GuestProgram:
         return self.manifest.restartable
 
     @property
+    def needs_model(self) -> bool:
+        """As of an ``Inferlet``: Python source runs as one. A module may use no model."""
+        return not self.is_module
+
+    @property
     def kind(self) -> Literal["python", "package", "module"]:
         """One file of Python source, several files, or WebAssembly."""
         if self.is_module:

@@ -102,10 +102,13 @@ class HttpReply(str):
 
     @classmethod
     def of(cls, response: httpx.Response, body: bytes) -> HttpReply:
-        reply = cls(_text(body, response.encoding or "utf-8"))
-        reply.status = response.status_code
-        reply.headers = dict(response.headers)
-        reply.body = body
+        text = _text(body, response.encoding or "utf-8")
+        return cls.made(text, response.status_code, dict(response.headers), body)
+
+    @classmethod
+    def made(cls, text: str, status: int, headers: Mapping[str, str], body: bytes) -> HttpReply:
+        reply = cls(text)
+        reply.status, reply.headers, reply.body = status, headers, body
         return reply
 
     @property

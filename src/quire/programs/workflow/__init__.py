@@ -7,15 +7,15 @@ A developer joins components with ``>>`` to a template (``App``, ``Node``, ``Eng
 """
 
 from quire.programs.workflow.applications import find_application
-from quire.programs.workflow.engines import Engine, Profile
-from quire.programs.workflow.graph_cache import GraphCache
-from quire.programs.workflow.growth import Growth
-from quire.programs.workflow.keys import use_keys
-from quire.programs.workflow.optimizer import Graph
+from quire.programs.workflow.engines.engine import Engine, Profile
+from quire.programs.workflow.execution.watching import PrimitiveStep, StepLog, Watcher
+from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
+from quire.programs.workflow.query_graph import Graph
 from quire.programs.workflow.running import run_query, workflow
-from quire.programs.workflow.template import App, Node
-from quire.programs.workflow.watching import PrimitiveStep, StepLog, Watcher
+from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.growth import Growth
+from quire.programs.workflow.template.keys import use_keys
 
 __all__ = [
     "App",

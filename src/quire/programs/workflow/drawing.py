@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from xml.sax.saxutils import escape
 
-from quire.programs.workflow.durations import batches_alone
-from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.engines.durations import batches_alone
+from quire.programs.workflow.execution.watching import PrimitiveStep
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import CONTROL_FLOW, Op, Primitive
 from quire.programs.workflow.passes.note import Note, folded
-from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
-from quire.programs.workflow.template import App
+from quire.programs.workflow.template.app import App
 from quire.programs.workflow.timing import Timing, measured, predicted, written
-from quire.programs.workflow.watching import PrimitiveStep
 
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 196, 50, 44, 12, 24, 18
 TEXT_HEIGHT = 14

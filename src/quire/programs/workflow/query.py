@@ -24,21 +24,21 @@ from quire.core.errors import (
 from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
-from quire.programs.workflow.answer_text import SaidText
-from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import checked_files, is_text
 from quire.programs.workflow.durable import Journal, QueryId
 from quire.programs.workflow.durable.asking import check_resumed
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.graph_cache import GraphCache
-from quire.programs.workflow.optimizer import NO_CONFIG, Graph
+from quire.programs.workflow.execution.answer_text import SaidText
+from quire.programs.workflow.execution.watching import PrimitiveStep, StepLog
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Primitive
+from quire.programs.workflow.graphs.values import ValueType
+from quire.programs.workflow.optimizing.construction import NodeConfig, checked_query
+from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.passes import OptPass
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.query_graph import NO_CONFIG, Graph
 from quire.programs.workflow.running import durably, for_clients, query_program, with_texts
 from quire.programs.workflow.speculation import SpeculationFigures
-from quire.programs.workflow.template import App
-from quire.programs.workflow.values import ValueType
-from quire.programs.workflow.watching import PrimitiveStep, StepLog
+from quire.programs.workflow.template.app import App
 
 
 class Query:
@@ -78,7 +78,7 @@ class Query:
         self.log = log or StepLog()
         self._query, self._config = query, config
         if speculate:
-            passes = (passes or OptPass()).speculating()
+            passes = (passes or app.passes).speculating()
         self._passes, self._cache, self._tells = passes, cache, tells
         self._watcher: StepLog | QueryTelling = self.log
 
@@ -98,7 +98,7 @@ class Query:
     @property
     def speculates(self) -> bool:
         """Whether primitives run ahead."""
-        return self._passes is not None and self._passes.speculates
+        return (self._passes or self.app.passes).speculates
 
     @property
     def speculation(self) -> SpeculationFigures:

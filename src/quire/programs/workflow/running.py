@@ -15,17 +15,17 @@ from quire.core.errors import InvalidArgument
 from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet, Main
-from quire.programs.workflow.answer_text import SaidText
-from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import ReadDocument, checked_files, texts_read
 from quire.programs.workflow.durable import Journal, QueryId
 from quire.programs.workflow.durable.asking import check_resumed, checked_inputs
-from quire.programs.workflow.graph_cache import GraphCache
-from quire.programs.workflow.optimizer import NO_CONFIG, Graph
+from quire.programs.workflow.execution.answer_text import SaidText
+from quire.programs.workflow.execution.watching import Watcher
+from quire.programs.workflow.graphs.values import ValueType, plain
+from quire.programs.workflow.optimizing.construction import NodeConfig, checked_query
+from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.passes import OptPass
-from quire.programs.workflow.template import App
-from quire.programs.workflow.values import ValueType, plain
-from quire.programs.workflow.watching import Watcher
+from quire.programs.workflow.query_graph import NO_CONFIG, Graph
+from quire.programs.workflow.template.app import App
 
 NO_QUOTAS = Quotas()
 Query = Annotated[dict[str, Any], "The inputs of the query, by name."]
@@ -134,7 +134,7 @@ def workflow(app: App, passes: OptPass | None = None) -> Inferlet:
 
     Graphs of queries of the same shape are built once for the program's lifetime.
     """
-    chosen, cache = passes or OptPass(), GraphCache()
+    chosen, cache = passes or app.passes, GraphCache()
 
     async def main(api: Api, query: Query, config: Config = {}) -> dict[str, Any]:  # noqa: B006
         results = await run_query(api, app, query, config, passes=chosen, cache=cache)

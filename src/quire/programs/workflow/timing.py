@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from quire.programs.workflow.durations import seconds_alone
-from quire.programs.workflow.engines import NO_PROFILE, Engine, Profile
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.watching import PrimitiveStep
+from quire.programs.workflow.engines.durations import seconds_alone
+from quire.programs.workflow.engines.engine import NO_PROFILE, Engine, Profile
+from quire.programs.workflow.execution.watching import PrimitiveStep
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
 
 
 @dataclass(frozen=True, slots=True)

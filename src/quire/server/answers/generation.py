@@ -68,11 +68,6 @@ class GenerationStream:
             for call in self._calls:
                 call.cancel(reason)
 
-    async def wait_closed(self) -> None:
-        """Return when all resources of the calls have been freed."""
-        for call in self._calls:
-            await call.wait_closed()
-
     def _start(self, request: CompletionRequest) -> SessionCall[ChoiceChunk]:
         call = self.session.call(
             complete,

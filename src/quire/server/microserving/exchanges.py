@@ -146,7 +146,7 @@ class Exchanges:
             priority=priority_of(body),
         )
         if asked.begin >= end:  # the receiver has everything already
-            return RemoteSendAnswer(num_tokens=0, num_bytes=0, elapsed_s=0.0)
+            return RemoteSendAnswer(num_tokens=0, num_bytes=0, elapsed_s=0.0, transport="")
         caller = Caller(
             request,
             body,
@@ -163,7 +163,10 @@ class Exchanges:
             lambda: result_of(caller, remote_send, asked),
         )
         return RemoteSendAnswer(
-            num_tokens=sent.num_tokens, num_bytes=sent.num_bytes, elapsed_s=sent.elapsed_s
+            num_tokens=sent.num_tokens,
+            num_bytes=sent.num_bytes,
+            elapsed_s=sent.elapsed_s,
+            transport=sent.transport,
         )
 
     def _check_send(

@@ -83,6 +83,7 @@ def _transfer(transfer: TransferRecord, offset_s: float) -> TraceTransfer:
         num_bytes=transfer.num_bytes,
         lost=transfer.is_lost,
         tier=transfer.tier,
+        transport=transfer.transport,
     )
 
 

@@ -89,8 +89,10 @@ class RequestObserver:
         elapsed_s = self._now_s() - self._started_s
         num_tokens = self.num_completion_tokens if tokens_known else None
         self._metrics.observe_end(
-            self._labels,
+            self._labels.model,
+            self._labels.route,
             outcome,
+            num_prompt_tokens=self._labels.num_prompt_tokens,
             num_cached=self.num_cached_tokens,
             finish_reasons=self._finish_reasons,
         )

@@ -6,9 +6,10 @@ A whole response consists of the same items as its stream, so the two cannot dif
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from quire.programs.chat import Dialect
 from quire.server.responses.events import EventWriter
@@ -62,104 +63,90 @@ class ItemIds:
         return hashlib.sha256(f"{self._response_id}/{what}".encode()).hexdigest()
 
 
-class GrowingMessage:
-    """A message of one text part."""
+class GrowingText(ABC):
+    """An item of one text part. ``kind``: the prefix of its id; ``event``: that of its events;
+    ``scores``: the field of a delta's log probabilities, if it has them."""
+
+    kind: ClassVar[str]
+    event: ClassVar[str]
+    scores: ClassVar[Mapping[str, list[Any]]] = {}
 
     def __init__(self, writer: EventWriter, index: int, ids: ItemIds) -> None:
         self._writer = writer
         self._index = index
-        self._id = ids.item("msg", index)
+        self._id = ids.item(self.kind, index)
         self._status: ItemStatus = "in_progress"
         self._texts: list[str] = []
-        self._logprobs: list[OutputLogprob] = []
         self._place = {"item_id": self._id, "output_index": index, "content_index": 0}
-        self._delta = writer.deltas("response.output_text.delta", **self._place, logprobs=[])
+        self._delta = writer.deltas(f"{self.event}.delta", **self._place, **self.scores)
 
     def open(self) -> list[bytes]:
-        empty = OutputMessage(id=self._id, status="in_progress", content=[])
-        part = OutputText(text="")
+        empty = self.item().model_copy(update={"content": []})
         write = self._writer.event
         return [
             write("response.output_item.added", output_index=self._index, item=empty.model_dump()),
-            write("response.content_part.added", **self._place, part=part.model_dump()),
+            write("response.content_part.added", **self._place, part=self._part().model_dump()),
         ]
 
     def add(self, text: str) -> bytes:
         self._texts.append(text)
         return self._delta(text)
+
+    def close(self, status: ItemStatus) -> list[bytes]:
+        self._status = status
+        part, item = self._part().model_dump(), self.item().model_dump()
+        whole = {name: part[name] for name in ("text", *self.scores)}
+        write = self._writer.event
+        return [
+            write(f"{self.event}.done", **self._place, **whole),
+            write("response.content_part.done", **self._place, part=part),
+            write("response.output_item.done", output_index=self._index, item=item),
+        ]
+
+    @abstractmethod
+    def item(self) -> OutputMessage | OutputReasoning: ...
+
+    @abstractmethod
+    def _part(self) -> OutputText | ReasoningText: ...
+
+
+class GrowingMessage(GrowingText):
+    """A message."""
+
+    kind = "msg"
+    event = "response.output_text"
+    scores: ClassVar[Mapping[str, list[Any]]] = {"logprobs": []}
+
+    def __init__(self, writer: EventWriter, index: int, ids: ItemIds) -> None:
+        super().__init__(writer, index, ids)
+        self._logprobs: list[OutputLogprob] = []
 
     def add_scored(self, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
         """Like ``add``, with the log probabilities of the tokens that made ``text``."""
         scored = [output_logprob(one) for one in logprobs]
         self._texts.append(text)
         self._logprobs += scored
-        return self._writer.event(
-            "response.output_text.delta",
-            **self._place,
-            delta=text,
-            logprobs=[one.model_dump() for one in scored],
-        )
-
-    def close(self, status: ItemStatus) -> list[bytes]:
-        self._status = status
-        item = self.item()
-        part = item.content[0].model_dump()
-        write = self._writer.event
-        return [
-            write(
-                "response.output_text.done",
-                **self._place,
-                text=part["text"],
-                logprobs=part["logprobs"],
-            ),
-            write("response.content_part.done", **self._place, part=part),
-            write("response.output_item.done", output_index=self._index, item=item.model_dump()),
-        ]
+        shown = [one.model_dump() for one in scored]
+        return self._writer.event(f"{self.event}.delta", **self._place, delta=text, logprobs=shown)
 
     def item(self) -> OutputMessage:
-        text = OutputText(text="".join(self._texts), logprobs=list(self._logprobs))
-        return OutputMessage(id=self._id, status=self._status, content=[text])
+        return OutputMessage(id=self._id, status=self._status, content=[self._part()])
+
+    def _part(self) -> OutputText:
+        return OutputText(text="".join(self._texts), logprobs=list(self._logprobs))
 
 
-class GrowingReasoning:
+class GrowingReasoning(GrowingText):
     """Reasoning, in the words of the model."""
 
-    def __init__(self, writer: EventWriter, index: int, ids: ItemIds) -> None:
-        self._writer = writer
-        self._index = index
-        self._id = ids.item("rs", index)
-        self._status: ItemStatus = "in_progress"
-        self._texts: list[str] = []
-        self._place = {"item_id": self._id, "output_index": index, "content_index": 0}
-        self._delta = writer.deltas("response.reasoning_text.delta", **self._place)
-
-    def open(self) -> list[bytes]:
-        empty = OutputReasoning(id=self._id, status="in_progress", content=[])
-        part = ReasoningText(text="")
-        write = self._writer.event
-        return [
-            write("response.output_item.added", output_index=self._index, item=empty.model_dump()),
-            write("response.content_part.added", **self._place, part=part.model_dump()),
-        ]
-
-    def add(self, text: str) -> bytes:
-        self._texts.append(text)
-        return self._delta(text)
-
-    def close(self, status: ItemStatus) -> list[bytes]:
-        self._status = status
-        item = self.item()
-        part = item.content[0].model_dump()
-        write = self._writer.event
-        return [
-            write("response.reasoning_text.done", **self._place, text=part["text"]),
-            write("response.content_part.done", **self._place, part=part),
-            write("response.output_item.done", output_index=self._index, item=item.model_dump()),
-        ]
+    kind = "rs"
+    event = "response.reasoning_text"
 
     def item(self) -> OutputReasoning:
-        text = ReasoningText(text="".join(self._texts))
-        return OutputReasoning(id=self._id, status=self._status, content=[text])
+        return OutputReasoning(id=self._id, status=self._status, content=[self._part()])
+
+    def _part(self) -> ReasoningText:
+        return ReasoningText(text="".join(self._texts))
 
 
 class GrowingCall:

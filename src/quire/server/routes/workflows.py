@@ -21,7 +21,7 @@ from quire.programs.workflow import App
 from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.runners import ENCODER_KINDS
-from quire.programs.workflow.schema import config_schema, query_schema, results_schema
+from quire.programs.workflow.template.schema import config_schema, query_schema, results_schema
 from quire.server.answers.waiting import wait_ended
 from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute
@@ -117,7 +117,7 @@ async def _prepare(query: Query, body: QueryRequest) -> None:
         await asyncio.to_thread(query.prepare)
     except InvalidArgument as exc:
         field = exc.details.get("param")
-        if not isinstance(field, str):
+        if not isinstance(field, str) or field == "passes":  # a pass of the application's developer
             raise
         is_input = _is_input(query, field) or _top(field) in (body.query or {})
         where = "query" if is_input else "config"

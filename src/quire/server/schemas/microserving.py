@@ -110,11 +110,14 @@ class RemoteSendRequest(CallPromptFields):
 
 
 class RemoteSendAnswer(ResponseModel):
-    """What was sent; the receiver has it. What the receiver had already was not sent again."""
+    """What was sent; the receiver has it. What the receiver had already was not sent again.
+    ``transport``: what has carried it: ``nixl``, ``shared_memory``, ``tcp`` or ``in_process``,
+    several joined by ``+``; nothing if nothing was sent."""
 
     num_tokens: int
     num_bytes: int
     elapsed_s: float
+    transport: str
 
 
 class StartGenerateRequest(CompletionsRequest):

@@ -50,7 +50,9 @@ class TraceWait(WholeModel):
 
 class TraceTransfer(WholeModel):
     """Blocks that an engine copied together for the program, ``out`` to ``tier`` or back ``in`` to
-    the device. ``lost``: the engine was lost during the copy, or its disk failed."""
+    the device. ``lost``: the engine was lost during the copy, or its disk failed. Tier ``engine``:
+    K and V that went ``out`` to another engine by ``transport`` (``nixl``, ``shared_memory``,
+    ``tcp`` or ``in_process``, several joined by ``+``); ``lost``: it does not have all of it."""
 
     engine: str
     direction: Literal["out", "in"]
@@ -59,7 +61,8 @@ class TraceTransfer(WholeModel):
     num_blocks: int
     num_bytes: int
     lost: bool
-    tier: Literal["host", "disk"] = "host"
+    tier: Literal["host", "disk", "engine"] = "host"
+    transport: str = ""
 
 
 class TracedProgram(WholeModel):

@@ -7,24 +7,12 @@ from its snapshots at each scrape. Must not know routes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from quire.core.ids import ModelId
 from quire.node import Node
 from quire.server.series.node import MODEL_LABEL, PREFIXES, NodeCollector
-
-
-class LabelledRequest(Protocol):
-    """The labels of a request's figures."""
-
-    @property
-    def model(self) -> ModelId: ...
-    @property
-    def route(self) -> str: ...
-    @property
-    def num_prompt_tokens(self) -> int: ...
 
 
 class RequestMetrics:
@@ -61,17 +49,18 @@ class RequestMetrics:
 
     def observe_end(
         self,
-        labels: LabelledRequest,
+        model: ModelId,
+        route: str,
         outcome: str,
         *,
+        num_prompt_tokens: int,
         num_cached: int,
         finish_reasons: Mapping[str, int],
     ) -> None:
-        model = labels.model
-        self._requests.labels(model, labels.route, outcome).inc()
+        self._requests.labels(model, route, outcome).inc()
         self._cached.labels(model).inc(num_cached)
         for prompt in self._prompt:
-            prompt.labels(model).inc(labels.num_prompt_tokens)
+            prompt.labels(model).inc(num_prompt_tokens)
         for reason, count in finish_reasons.items():
             self._choices.labels(model, reason).inc(count)
 

@@ -22,6 +22,7 @@ from quire.core.interfaces import ServedModel
 from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
 from quire.server.series.classes import class_series
 from quire.server.series.encoders import encoder_series, kept_row_series
+from quire.server.series.exchange import exchange_series
 from quire.server.series.histograms import buckets
 from quire.server.series.sharing import sharing_series
 from quire.server.series.speculation import speculation_series
@@ -54,6 +55,7 @@ class NodeCollector(Collector):
         yield _cache_sizes(statistics.controller.engines, self._node.models())
         yield _batch_sizes(statistics.controller.engines)
         yield from _latencies(statistics)
+        yield from exchange_series(statistics.controller.engines)
         yield from class_series(statistics.classes)
         yield from encoder_series(statistics.controller.encoders)
         yield from kept_row_series(statistics.kept_rows)

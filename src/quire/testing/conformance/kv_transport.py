@@ -19,7 +19,7 @@ import pytest
 
 from quire.core.errors import EngineFault, Forbidden, InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import KVTransport, Piece, SendResult
+from quire.core.kv_transport import Carrier, KVTransport, Piece, SendResult, carried_by
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 LEASE = 3
@@ -101,6 +101,7 @@ class TokenSink:
         self.content = content
         self.layout = layout
         self.num_raw = 0
+        self.carriers: set[Carrier] = set()
         self.tokens: dict[int, bytes] = {}
         self.is_closed = False
         self._num_tokens = num_tokens
@@ -112,8 +113,9 @@ class TokenSink:
             raise InvalidArgument(f"{piece} is outside of 0..{self._num_tokens - 1}")
         return piece.num_tokens * TOKEN_BYTES + (len(RAW_MARK) if piece.is_raw else 0)
 
-    def write(self, piece: Piece, payload: memoryview) -> None:
+    def write(self, piece: Piece, payload: memoryview, carrier: Carrier) -> None:
         self._before_write()
+        self.carriers.add(carrier)
         if self.is_closed:
             raise Forbidden("the lease takes nothing more")
         if piece.is_raw:
@@ -196,8 +198,11 @@ class KVTransportSuite:
         sink, ends = TokenSink(num_tokens), SendEnds()
         receiver.accept(LEASE, KEY, sink)
         sender.send(target(receiver), TokenSource(num_tokens, step=step), ends)
-        assert ends.take() == SendResult(num_tokens * TOKEN_BYTES)
+        sent = ends.take()
+        assert sent == SendResult(num_tokens * TOKEN_BYTES)
         assert sink.holds(range(num_tokens))
+        assert sent.transport == carried_by(sink.carriers), "both ends name the same"
+        assert bool(sent.transport) is bool(num_tokens)
 
     @pytest.mark.parametrize(
         ("here", "there", "num_raw"), [("a", "a", 3), ("a", "b", 0), ("", "", 0), ("", "a", 0)]

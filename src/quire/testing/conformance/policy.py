@@ -218,7 +218,7 @@ class DispatchPolicySuite:
         for num_ready in (1, 2, 100):
             now_s, policy = 5.0, self.make_policy()
             for _ in range(100):
-                at_s = policy.ready_at_s(num_ready, 5.0, 0, now_s)
+                at_s = policy.ready_at_s(num_ready, 5.0, now_s)
                 if at_s is None:
                     # the policy waits for more commands (K-only), so add them until it dispatches
                     num_ready += 1
@@ -231,8 +231,8 @@ class DispatchPolicySuite:
 
     def test_timers_lie_ahead_and_do_not_move_away(self) -> None:
         policy = self.make_policy()
-        first = policy.ready_at_s(1, 5.0, 0, 5.0)
+        first = policy.ready_at_s(1, 5.0, 5.0)
         if first is not None and first > 5.0:
-            later = policy.ready_at_s(1, 5.0, 0, (5.0 + first) / 2)
+            later = policy.ready_at_s(1, 5.0, (5.0 + first) / 2)
             assert later is not None
             assert later <= first

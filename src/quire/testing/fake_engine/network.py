@@ -17,10 +17,12 @@ import numpy as np
 from quire.core.batch import I32, U64, CloseReceives, OpenReceive, SendSlots
 from quire.core.errors import EngineLost, ErrorRecord, InvalidArgument
 from quire.core.exchange import ReceiveEnded, SendEnded
+from quire.core.kv_transport import Carrier
 from quire.testing.fake_engine.memory import FakeMemory
 from quire.testing.fake_engine.violations import require
 
 BYTES_PER_TOKEN = 64
+CARRIER: Carrier = "in_process"
 
 
 @dataclass(slots=True)
@@ -130,7 +132,9 @@ class FakeExchange:
         del self._memory.sending[number]
         error = self._deliver(op)
         num_bytes = 0 if error else len(op.slots) * BYTES_PER_TOKEN
-        self._reports.append(SendEnded(send=number, error=error, num_bytes=num_bytes))
+        self._reports.append(
+            SendEnded(send=number, error=error, num_bytes=num_bytes, transport=CARRIER)
+        )
         return True
 
     def _deliver(self, op: SendSlots) -> ErrorRecord | None:
@@ -181,6 +185,8 @@ class FakeExchange:
             del self._memory.receiving[lease]
             count = len(receiving.slots)
             num_bytes = count * BYTES_PER_TOKEN
-            self._reports.append(ReceiveEnded(lease=lease, num_tokens=count, num_bytes=num_bytes))
+            self._reports.append(
+                ReceiveEnded(lease=lease, num_tokens=count, num_bytes=num_bytes, transport=CARRIER)
+            )
             self._ring()
         return None

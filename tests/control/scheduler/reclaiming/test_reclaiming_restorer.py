@@ -67,7 +67,7 @@ def test_a_chain_that_nobody_waits_for_any_more_ends(engine: EngineState) -> Non
 def test_what_is_left_of_a_broken_chain_is_kept(engine: EngineState) -> None:
     restorer, contents = Restorer(engine), chain(4)
     restorer.request(waits_for(1, contents[-1]), contents[-1:])
-    add_rows(restorer, 0, budget=3)
+    messages = [add_rows(restorer, 0, budget=3)]
     (job,) = restorer.jobs
     assert [content.is_lost for content in job.contents] == [False, False, False, True]
     engine.memory.lose(job.contents[1])
@@ -75,11 +75,11 @@ def test_what_is_left_of_a_broken_chain_is_kept(engine: EngineState) -> None:
     (again,) = restorer.jobs
     assert [content.is_lost for content in again.contents] == [False, True, False, True]
     assert engine.memory.index.num_cached == 0, "nobody may take what it holds"
-    add_rows(restorer, 1)
+    messages.append(add_rows(restorer, 1))
     restorer.sweep()
-    add_rows(restorer, 2)
+    messages.append(add_rows(restorer, 2))
     assert not contents[-1].is_lost
-    assert restorer.num_restored_tokens == 5
+    assert sum(message.num_tokens for message in messages) == 5
 
 
 def test_a_row_in_the_message_outlives_its_chain_until_the_next(engine: EngineState) -> None:

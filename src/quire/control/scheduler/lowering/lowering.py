@@ -80,7 +80,7 @@ class Lowering:
             values = [self._token_value(entry, name) for name in command.token_slots]
         for embed, position, token in zip(embeds, command.positions, tokens, strict=True):
             embed.write(position, token)
-        builder.embed(entry, values, [slot_of(embed) for embed in embeds])
+        builder.fine.embed(entry, values, [slot_of(embed) for embed in embeds])
         return _ADDED
 
     def embed_image(
@@ -93,7 +93,7 @@ class Lowering:
             return LoweringResult.NO_BUDGET
         for embed, position in zip(embeds, command.positions, strict=True):
             embed.write(position, None)
-        builder.image(entry, command.image, [slot_of(embed) for embed in embeds])
+        builder.fine.image(entry, command.image, [slot_of(embed) for embed in embeds])
         return _ADDED
 
     def _token_value(self, entry: Entry, name: TokenSlotId) -> int:
@@ -146,7 +146,7 @@ class Lowering:
         count_tokens(entry, len(embeds))
         self._engine.num_generated_tokens += len(embeds)
         top_k = min(command.top_k, self._engine.info.vocab_size)
-        builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
+        builder.fine.dists(entry, [slot_of(embed) for embed in embeds], top_k)
         return _ADDED
 
     def sample(self, entry: Entry, command: Sample, builder: BatchBuilder) -> LoweringResult:
@@ -158,7 +158,7 @@ class Lowering:
         entry.num_generated_tokens += len(embeds)
         count_tokens(entry, len(embeds))
         self._engine.num_generated_tokens += len(embeds)
-        builder.samples(
+        builder.fine.samples(
             entry,
             [slot_of(embed) for embed in embeds],
             self._seeds.fill(command.sampler),

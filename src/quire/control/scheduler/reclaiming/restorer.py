@@ -67,7 +67,6 @@ class Restorer:
         self._in_message: list[Content] = []
         self._num_jobs = 0
         self.jobs: list[RestoreJob] = []
-        self.num_restored_tokens = 0
 
     def request(self, requester: Entry, lost: Sequence[Content]) -> None:
         """Start jobs for contents that are lost and in no job yet. A job that runs already is run
@@ -196,7 +195,6 @@ class Restorer:
             job.key, blocks, words, builder.serial, engine.operations
         ).id
         job.message = builder.serial
-        self.num_restored_tokens += count
         builder.restore(row, [content for content, _, _ in spans], job.requester)
 
     def _secure(

@@ -178,7 +178,7 @@ class Product {
         task.fetch = is_few_ ? Fetch::kNear : Fetch::kFar;
         task.lines = lines;
         task.next = after_ + place * w_.panel_bytes + done * 64;
-        if (is_few_) task.next = panel + 1 < all.last_panel ? part(panel + 1, tile) : after_;
+        if (is_few_ || kInParts) task.next = panel + 1 < all.last_panel ? part(panel + 1, tile) : after_;
         if (widens_) task.panel = reinterpret_cast<const uint8_t*>(widened_of(place));
         const Int8Scales scales = scales_of(block, panel);
         if (w_.type == WeightType::kInt8 && !use_amx_ && last_tile == num_tiles_) task.scales = &scales;

@@ -183,10 +183,11 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   const int64_t x_step = task.upper_rows * Kernel::kRowTileBytes;
   const uint8_t* w = task.panel + first_vector * kWidth * 4;
   const uint8_t* x = task.upper + first_row * kTileBytes;
-  const int64_t lines = first_row == 0 && first_vector == 0 ? task.lines : 0;
+  const int64_t lines = kInParts || (first_row == 0 && first_vector == 0) ? task.lines : 0;
   for (int64_t tile = 0; tile < task.num_tiles; tile++, w += kPanelTileBytes, x += x_step) {
-    const uint8_t* next = task.fetch == Fetch::kNear ? tile_ahead(task, tile)
-                                                     : task.next + tile * kPanelTileBytes;
+    const uint8_t* next = kInParts                      ? task.next + tile * lines * 64
+                          : task.fetch == Fetch::kNear ? tile_ahead(task, tile)
+                                                       : task.next + tile * kPanelTileBytes;
     for (int64_t line = 0; line < lines; line++) __builtin_prefetch(next + line * 64);
 #pragma GCC unroll 4
     for (int step = 0; step < kStepsPerTile; step++)
@@ -223,28 +224,41 @@ constexpr int kMaxRows = 4, kMaxWideRows = 1, kNarrow = 2;
 constexpr bool kEvenPasses = true;
 #endif
 
-// The most rows of one pass over a panel. With AVX2, a panel that comes from memory is read in whole
-// lines, by passes of few rows, which look far ahead: narrow passes would fetch every other line,
-// twice. bf16 is widened in each pass, for which one register less is left; int8 takes two
-// instructions for each sum, so that reading more often costs nothing.
+// The most rows of one pass over a panel. With AVX2, bf16 is widened in each pass, for which one
+// register less is left, and int8 takes two instructions for each sum, so that reading more often
+// costs nothing.
 template <class Kernel>
-constexpr int rows_of_pass([[maybe_unused]] Fetch fetch) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  if (std::is_same_v<Kernel, Bf16Kernel>) return 2;
-  if (std::is_same_v<Kernel, Int8Kernel> || fetch == Fetch::kNear) return kMaxWideRows;
-#endif
+constexpr int rows_of_pass() {
+  if (kInParts && std::is_same_v<Kernel, Bf16Kernel>) return 2;
+  if (kInParts && std::is_same_v<Kernel, Int8Kernel>) return kMaxWideRows;
   return kMaxRows;
 }
 
 template <class Kernel, int R>
 void rows_of_panel(const PanelTask& task, int64_t first_row) {
   constexpr int V = R <= kMaxWideRows ? kPanelVectors : kNarrow;
-  for (int vector = 0; vector < kPanelVectors; vector += V)
-    register_block<Kernel, R, V>(task, first_row, vector);
+  for (int vector = 0; vector < kPanelVectors; vector += V) {
+    if constexpr (!kInParts) {
+      register_block<Kernel, R, V>(task, first_row, vector);
+    } else {
+      // The blocks of a part prefetch the following one in ascending order, each as much as it
+      // multiplies.
+      constexpr int64_t kLines = kPanelTileBytes / 64;  // of a tile
+      PanelTask block = task;
+      if (task.lines > 0) {
+        const int64_t all = task.upper_rows * kPanelVectors;
+        const int64_t done = first_row * kPanelVectors + R * vector;
+        const int64_t first_line = kLines * done / all;
+        block.lines = kLines * (done + R * V) / all - first_line;
+        block.next = task.next + first_line * task.num_tiles * 64;
+      }
+      register_block<Kernel, R, V>(block, first_row, vector);
+    }
+  }
 }
 
 // Calls rows_of_panel with the constant R equal to `rows`.
-template <class Kernel, int R = rows_of_pass<Kernel>(Fetch::kFar)>
+template <class Kernel, int R = rows_of_pass<Kernel>()>
 void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
   if constexpr (R > 1) {
     if (rows < R) return dispatch_rows<Kernel, R - 1>(task, first_row, rows);
@@ -253,20 +267,42 @@ void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
 }
 
 template <class Kernel>
-void product(const PanelTask& task) {
-  const int64_t most = rows_of_pass<Kernel>(task.fetch);
-  const int64_t num_passes = (task.upper_rows + most - 1) / most;
+void all_passes(const PanelTask& task) {
+  constexpr int64_t kMost = rows_of_pass<Kernel>();
+  const int64_t num_passes = (task.upper_rows + kMost - 1) / kMost;
   const auto start = [&](int64_t pass) {
-    return kEvenPasses || most < kMaxRows ? task.upper_rows * pass / num_passes
-                                          : std::min(pass * most, task.upper_rows);
+    return kEvenPasses || kMost < kMaxRows ? task.upper_rows * pass / num_passes
+                                           : std::min(pass * kMost, task.upper_rows);
   };
   for (int64_t pass = 0; pass < num_passes; pass++)
     dispatch_rows<Kernel>(task, start(pass), start(pass + 1) - start(pass));
 }
 
+// Tiles of a part: 8 KiB of the panel, and as many of the following part, beside the rows.
+constexpr int64_t kPartTiles = 4;
+
+template <class Kernel>
+void product(const PanelTask& task) {
+  if constexpr (!kInParts) return all_passes<Kernel>(task);
+  for (int64_t tile = 0; tile < task.num_tiles; tile += kPartTiles) {
+    const int64_t end = tile + kPartTiles;
+    PanelTask part = task;
+    part.panel += tile * kPanelTileBytes;
+    part.upper += tile * task.upper_rows * Kernel::kRowTileBytes;
+    part.num_tiles = std::min(kPartTiles, task.num_tiles - tile);
+    part.accumulate = task.accumulate || tile > 0;
+    if (end < task.num_tiles) {
+      part.next = part.panel + kPartTiles * kPanelTileBytes;
+      part.scales = nullptr;
+    }
+    all_passes<Kernel>(part);
+  }
+}
+
 // Whether instructions prefetch panels. Not on AMD's processors: their own prefetchers find a panel
 // sooner, and instructions hold the few buffers through which lines reach L1 (on Zen 4, products from
-// memory took 1.2 to 1.5 times as long with them). Intel's processors gain by them.
+// memory took 1.2 to 1.5 times as long with them). Intel's processors gain by them. With AVX2 alone
+// they help AMD's too: they run through the memory in ascending order, which starts its prefetchers.
 bool prefetches() {
 #if defined(__x86_64__) || defined(__i386__)
   static const bool is_amd = [] {
@@ -294,7 +330,7 @@ void widen_tiles(const uint8_t* panel, int64_t num_tiles, float* widened) {
 
 void vector_product(WeightType type, const PanelTask& given) {
   PanelTask task = given;
-  if (!prefetches()) task.lines = 0;
+  if (!kInParts && !prefetches()) task.lines = 0;
   if (type == WeightType::kF32) return product<FloatKernel>(task);
   if (type == WeightType::kBF16) return product<Bf16Kernel>(task);
   product<Int8Kernel>(task);

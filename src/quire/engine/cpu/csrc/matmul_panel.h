@@ -15,6 +15,15 @@ constexpr int64_t kPanelTileBytes = kPanelColumns * kTileBytes;  // one step of 
 // each tile of K.
 enum class Fetch { kNothing, kNear, kFar };
 
+// AVX2 alone needs several passes over a panel for a few rows. So its kernel cuts a task along K
+// into parts that stay in L1, makes all passes over one part, and prefetches the following part
+// meanwhile, then `next`. It ignores `fetch`, and prefetches nothing where `lines` is 0.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr bool kInParts = true;
+#else
+constexpr bool kInParts = false;
+#endif
+
 // Tiles that one core reads at full rate during one memory access.
 constexpr int64_t kTilesAhead = 3;
 

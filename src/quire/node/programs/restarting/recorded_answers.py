@@ -103,10 +103,8 @@ def taken_answers(handed: list[HandedAnswer]) -> list[RecordedQuestion]:
 def _taken(handed: HandedAnswer) -> RecordedQuestion:
     answer = handed.answer
     if isinstance(answer, dict) and answer.get("type") == _Response.__struct_config__.tag:
-        response = msgspec.convert(answer, _Response)
-        answer = HttpReply(response.text)
-        answer.status, answer.headers = response.status, response.headers
-        answer.body = response.body
+        read = msgspec.convert(answer, _Response)
+        answer = HttpReply.made(read.text, read.status, read.headers, read.body)
     error = None if handed.error is None else from_record(handed.error)
     return RecordedQuestion(
         tuple(handed.what),

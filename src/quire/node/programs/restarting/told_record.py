@@ -8,6 +8,7 @@ has been sent. Must not know who keeps the parts, nor how they are put together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import msgspec
@@ -34,7 +35,7 @@ from quire.programs.runtime.replay_log import (
     RecordedReply,
     ReplayLog,
 )
-from quire.programs.services.children import ChildState
+from quire.programs.services.children import ChildHandle, ChildState
 
 
 class ToldChild(msgspec.Struct, frozen=True):
@@ -69,18 +70,9 @@ class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     inputs: list[RecordedInput] = []
 
 
-class KeptChild(Protocol):
+class KeptChild(ChildHandle, Protocol):
     """A child of a restartable program on this node, as its parent's record needs it. ``told``: the
     record of one that runs; ``is_over``: it has ended, or was asked to end."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def ended(self) -> bool: ...
 
     @property
     def is_over(self) -> bool: ...
@@ -150,6 +142,51 @@ class _ChildNews:
         return gone
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """How much of a record has been sent."""
+
+    is_begun: bool = False
+    num_issued: int = 0
+    num_heard: int = 0
+    num_readings: int = 0
+    num_received: int = 0
+    num_inputs: int = 0
+    is_input_closed: bool = False
+    num_restarts: int = 0
+    num_launched: int = 0
+
+    def with_part(self, part: RecordPart) -> _Sent:
+        """Return how much has been sent once ``part`` has been, too."""
+        return _Sent(
+            is_begun=True,
+            num_issued=self.num_issued + len(part.issued),
+            num_heard=self.num_heard + len(part.heard),
+            num_readings=self.num_readings + len(part.readings),
+            num_received=self.num_received + len(part.received),
+            num_inputs=self.num_inputs + len(part.inputs),
+            is_input_closed=part.is_input_closed,
+            num_restarts=part.num_restarts,
+            num_launched=part.num_launched,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """What was added to a program's log; questions by their place."""
+
+    heard: list[RecordedReply]
+    calls: dict[int, RecordedQuestion]
+    requests: dict[int, RecordedQuestion]
+    inputs: list[RecordedInput]
+
+
+def _moment_of(log: ReplayLog) -> tuple[int, object, int]:
+    """Return what changes with everything that the program hears or asks."""
+    arrivals = log.arrivals
+    return len(log.heard), arrivals, arrivals.num_ranked
+
+
 def _children(state: ChildState) -> list[KeptChild]:
     return [cast(KeptChild, child) for child in state.children.values()]
 
@@ -180,19 +217,14 @@ class ToldRecord:
 
     def anew(self) -> None:
         """Begin with the first part again: no reader has any part."""
-        self.is_first = True
-        """Whether the next part is the first one."""
-        self._num_issued = self._num_heard = self._num_readings = self._num_received = 0
-        self._num_inputs = 0
+        self._sent = _Sent()
         self._calls, self._requests, self._children = _Questions(), _Questions(), _ChildNews()
-        self._is_input_closed = False
         self._frames: dict[str, int] = {}
-        self._num_restarts = self._num_launched = 0
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether the records of its children can be sent with it."""
-        return self._restarts is not None
+    def is_first(self) -> bool:
+        """Whether the next part is the first one."""
+        return not self._sent.is_begun
 
     def children(self) -> Iterator[ToldRecord]:
         """Yield the records of the children that run."""
@@ -211,60 +243,43 @@ class ToldRecord:
         return None
 
     def _next(self, restarts: Restarts) -> RecordPart | None:
-        log, state = restarts.log, restarts.child_state
-        calls, requests = dict[int, RecordedQuestion](), dict[int, RecordedQuestion]()
-        while True:
-            # the program goes on meanwhile: what it has heard must not lack its command, and what
-            # it has asked follows from what it has heard and from the answers before
-            arrivals, num_ranked = log.arrivals, log.arrivals.num_ranked
-            heard = log.heard[self._num_heard :]
-            calls |= self._calls.news(log.calls)
-            requests |= self._requests.news(log.requests)
-            inputs = [one for one in log.inputs[self._num_inputs :] if one.rank is not None]
-            if (
-                len(log.heard) == self._num_heard + len(heard)
-                and log.arrivals is arrivals
-                and arrivals.num_ranked == num_ranked
-            ):
-                break
+        log, children, sent = restarts.log, restarts.child_state, self._sent
+        new = self._new_of(log)
         part = RecordPart(
             begin=self._begin() if self.is_first else None,
             issued=[IssuedCommand(one.queue, one.asked, one.sent) for one in self._issued(log)],
-            heard=heard,
-            readings=log.readings[self._num_readings :],
-            received=restarts.received[self._num_received :],
+            heard=new.heard,
+            readings=log.readings[sent.num_readings :],
+            received=restarts.received[sent.num_received :],
             is_input_closed=restarts.is_input_closed,
             frames=self._new_frames(restarts.frames),
-            calls=self._told(calls),
-            requests=self._told(requests, of_hosts=True),
+            calls=self._told(new.calls),
+            requests=self._told(new.requests, of_hosts=True),
             num_restarts=log.num_restarts,
-            children=self._children.changed(state),
-            forgotten=self._children.forgotten(state),
-            num_launched=state.num_launched,
-            inputs=inputs,
+            children=self._children.changed(children),
+            forgotten=self._children.forgotten(children),
+            num_launched=children.num_launched,
+            inputs=new.inputs,
         )
         if restarts.is_full:
             self.stays = "it was told more than is recorded"
-        is_empty = (
-            not (self.is_first or part.issued or part.heard or part.readings or part.received)
-            and not (part.calls or part.requests or part.frames or part.inputs)
-            and not (part.children or part.forgotten)
-            and part.is_input_closed == self._is_input_closed
-            and part.num_restarts == self._num_restarts
-            and part.num_launched == self._num_launched
-        )
-        self._note(part)
-        return None if is_empty else part
+        self._sent = sent.with_part(part)
+        is_changed = part.calls or part.requests or part.frames or part.children or part.forgotten
+        return part if is_changed or self._sent != sent else None
 
-    def _note(self, part: RecordPart) -> None:
-        self.is_first = False
-        self._num_issued += len(part.issued)
-        self._num_heard += len(part.heard)
-        self._num_readings += len(part.readings)
-        self._num_received += len(part.received)
-        self._num_inputs += len(part.inputs)
-        self._is_input_closed, self._num_restarts = part.is_input_closed, part.num_restarts
-        self._num_launched = part.num_launched
+    def _new_of(self, log: ReplayLog) -> _New:
+        """Return what is new in ``log``, all as of one moment. The program goes on meanwhile: what
+        it has heard must not lack its command, and what it has asked follows from what it has heard
+        and from the answers before."""
+        calls, requests = dict[int, RecordedQuestion](), dict[int, RecordedQuestion]()
+        while True:
+            moment = _moment_of(log)
+            heard = log.heard[self._sent.num_heard :]
+            calls |= self._calls.news(log.calls)
+            requests |= self._requests.news(log.requests)
+            inputs = [one for one in log.inputs[self._sent.num_inputs :] if one.rank is not None]
+            if _moment_of(log) == moment:
+                return _New(heard, calls, requests, inputs)
 
     def _new_frames(self, frames: dict[str, int]) -> dict[str, int]:
         before, self._frames = self._frames, dict(frames)
@@ -275,7 +290,7 @@ class ToldRecord:
         return handed(self.id, self.name, self._origin, self._launch, empty)
 
     def _issued(self, log: ReplayLog) -> list[IssuedCommand]:
-        issued = log.in_order[self._num_issued :]
+        issued = log.in_order[self._sent.num_issued :]
         if any(isinstance(one.asked, ExportPages | ImportPages) for one in issued):
             self.stays = "it has exported or imported pages by name, and names are a node's own"
         return issued

@@ -21,7 +21,6 @@ MANIFEST_EXPORT = "quire_manifest"
 IO = Struct("<8I")
 COMMAND = Struct("<HHIIIIIII")
 EVENT = Struct("<HHIiIIIII")
-U32 = Struct("<I")
 
 FLAG_LAST = 1
 """Flag of an event: the command's last event."""

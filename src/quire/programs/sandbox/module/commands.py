@@ -202,20 +202,6 @@ def _mask_page(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c
     return c.MaskPage(id=command, page=PageId(entry.b), visible=bits_of(packed, entry.c))
 
 
-def _sample_slots(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
-    words = Words(memory, entry)
-    sampler = _sampler(words)
-    sample = c.Sample(
-        id=command,
-        sampler=sampler,
-        embeds=words.ids(EmbedId, entry.b),
-        positions=words.ids(int, entry.b),
-        token_slots=words.ids(TokenSlotId, entry.b),
-    )
-    words.end()
-    return sample
-
-
 def _sample(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     sampler = _sampler(words)
@@ -224,6 +210,7 @@ def _sample(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Co
         sampler=sampler,
         embeds=words.ids(EmbedId, entry.b),
         positions=words.ids(int, entry.b),
+        token_slots=words.ids(TokenSlotId, entry.b) if entry.op == GuestOp.SAMPLE_SLOTS else None,
     )
     words.end()
     return sample
@@ -319,7 +306,7 @@ COMMANDS: Mapping[int, Build] = {
     GuestOp.MASK_PAGE: _mask_page,
     GuestOp.FORWARD_WITH: _forward_with,
     GuestOp.EMBED_SLOTS: _embed_slots,
-    GuestOp.SAMPLE_SLOTS: _sample_slots,
+    GuestOp.SAMPLE_SLOTS: _sample,
     GuestOp.DECODE_WITH: _decode_with,
     GuestOp.REPOSITION_PAGE: lambda entry, command, memory: c.RepositionPage(
         id=command, page=PageId(entry.b), shift=_signed(entry.c)

@@ -1,5 +1,8 @@
 """The files of the Python component: which of our modules every guest has, and their digest.
 
+Only modules that a guest can use are among them, because an edit of one builds the component again.
+Those that only the host uses, such as the node's stores, topics and work queues, are left out.
+
 A program behaves the same natively and in the sandbox because both use these files. Four modules
 are replaced by stand-ins (``guest.stand_ins``): msgspec and numpy are C extensions, httpx needs
 sockets, and templates are rendered by the host.
@@ -37,16 +40,29 @@ _MODULES = (
     "programs/sandbox/python/__init__.py",
     "programs/sandbox/python/guest/*.py",
 )
-_LEFT_OUT = frozenset(
+_OF_THE_HOST = frozenset(
     {
+        *(
+            f"core/{name}.py"
+            for name in (
+                "config", "executable_cache", "fair_cache", "interpreter", "kept_queries_config",
+                "kv_transport", "mcp_config", "parent_process", "piped_process", "policy",
+                "ready_command", "record_parts", "scheduler_config", "scratch", "sizes", "tracing",
+                "wire",
+            )
+        ),
+        *(
+            f"programs/services/{name}.py"
+            for name in (
+                "children", "disk_reserve", "encoding", "http_clients", "mcp", "messaging", "names",
+                "shared", "store", "store_table", "topics", "turns", "work_queues",
+            )
+        ),
         "programs/chat/template_budget.py",
         "programs/sandbox/python/guest/app.py",
-        "core/parent_process.py",
-        "core/piped_process.py",
-        "core/scratch.py",
-        "core/wire.py",
     }
-)
+)  # fmt: skip
+"""The last one is the component's own ``app.py``."""
 _STAND_INS = "programs/sandbox/python/guest/stand_ins"
 _REPLACED = {
     "msgspec/__init__.py": "msgspec/__init__.py",
@@ -92,7 +108,7 @@ def _own_modules() -> Iterator[str]:
     for pattern in _MODULES:
         for path in sorted(PACKAGE.glob(pattern)):
             relative = path.relative_to(PACKAGE).as_posix()
-            if relative not in _LEFT_OUT:
+            if relative not in _OF_THE_HOST:
                 yield relative
 
 

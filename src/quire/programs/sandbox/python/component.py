@@ -65,10 +65,12 @@ def python_component(
     with cache.building(name):
         if (compiled := cache.find(compiled_name)) is not None:
             return compiled
-        logger.info("building the Python sandbox, once per release: this takes half a minute")
-        on_progress("building the Python sandbox (once per release)", 0.0)
+        logger.info(
+            "building the Python sandbox, once per release: this takes a minute on an idle machine"
+        )
+        on_progress("building the Python sandbox, step 1 of 2 (once per release)", 0.0)
         component = cache.find(f"{name}.wasm") or _build(cache, processes, f"{name}.wasm")
-        on_progress("compiling the Python sandbox (once per release)", 0.6)
+        on_progress("compiling the Python sandbox, step 2 of 2 (once per release)", 0.6)
         compiled = compiler.compile("component", component, compiled_name, COMPILE_LIMIT_S)
         cache.keep_newest("python-", _KEPT_FILES)
         return compiled

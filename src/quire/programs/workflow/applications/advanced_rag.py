@@ -19,7 +19,7 @@ from quire.programs.workflow.applications.parts import (
     rank_node,
     synthesis_node,
 )
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.template.app import App, Node
 
 NUM_QUERIES = 3
 

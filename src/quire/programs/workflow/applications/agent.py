@@ -24,9 +24,9 @@ from quire.core.errors import InvalidArgument
 from quire.programs.chat.pieces import Call
 from quire.programs.sdk.tools import Tool, Toolbox
 from quire.programs.workflow.components.turns import literal
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.growth import Growth
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.growth import Growth
 
 MAX_TOKENS = 256
 MAX_CALLS = 32

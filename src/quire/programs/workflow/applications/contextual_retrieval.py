@@ -23,8 +23,8 @@ from quire.programs.workflow.applications.parts import (
     stored_nodes,
     synthesis_node,
 )
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.template.app import App, Node
 
 SITUATE = "Document: {around}\nChunk: {chunks}\nSituate the chunk in the document."
 

@@ -23,7 +23,7 @@ from quire.programs.workflow.applications.contextual_retrieval import contextual
 from quire.programs.workflow.applications.naive_rag import naive_rag
 from quire.programs.workflow.applications.search_generation import search_generation
 from quire.programs.workflow.imports import import_pipelines, import_state_graph, is_state_graph
-from quire.programs.workflow.template import App
+from quire.programs.workflow.template.app import App
 
 APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
     {

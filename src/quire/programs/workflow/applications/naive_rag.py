@@ -19,7 +19,7 @@ from quire.programs.workflow.applications.parts import (
     rag_engines,
     synthesis_node,
 )
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.template.app import App, Node
 
 
 def naive_rag() -> App:

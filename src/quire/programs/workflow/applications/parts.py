@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from quire.programs.workflow.engines import ASSUMED_EMBEDDING, Engine
-from quire.programs.workflow.template import Node
+from quire.programs.workflow.engines.engine import ASSUMED_EMBEDDING, Engine
+from quire.programs.workflow.template.app import Node
 
 SYNTHESIS: Mapping[str, str] = MappingProxyType(
     {

@@ -13,8 +13,8 @@ answer. Both models are the node's first unless the application or the query nam
 
 from __future__ import annotations
 
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.template.app import App, Node
 
 TOP_K = 4
 

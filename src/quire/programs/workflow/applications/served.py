@@ -10,12 +10,12 @@ from typing import Any
 
 from quire.core.errors import UnknownHandle
 from quire.programs.workflow.applications.loading import APPLICATIONS
-from quire.programs.workflow.construction import NodeConfig
 from quire.programs.workflow.durable import QueryId
-from quire.programs.workflow.graph_cache import GraphCache
+from quire.programs.workflow.optimizing.construction import NodeConfig
+from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.running import workflow
-from quire.programs.workflow.template import App
+from quire.programs.workflow.template.app import App
 
 
 class ServedApplication:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
-from quire.programs.workflow.values import Ref, ValueType
+from quire.programs.workflow.graphs.primitives import CONTROL_FLOW, Op, Primitive
+from quire.programs.workflow.graphs.values import Ref, ValueType
 
 DONE_MARK = "done."
 

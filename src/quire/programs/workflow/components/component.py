@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import ComponentSite, Value
-from quire.programs.workflow.engines import Engine, check_keys
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.engines.engine import Engine, check_keys
+from quire.programs.workflow.graphs.values import ValueType
 
 
 class NodeShape(Protocol):

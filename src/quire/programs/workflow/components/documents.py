@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape, Shape
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Op
-from quire.programs.workflow.values import Ref, ValueType
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.graphs.primitives import Op
+from quire.programs.workflow.graphs.values import Ref, ValueType
 
 CHUNK_TOKENS, OVERLAP_TOKENS, NEIGHBOURS = 256, 30, 4
 MAX_REPEATED = 16

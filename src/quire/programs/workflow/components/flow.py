@@ -9,10 +9,10 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape, Shape
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Op
-from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
-from quire.programs.workflow.values import LISTS, Ref, ValueType
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.engines.tools_elsewhere import McpTools, ProgramTool
+from quire.programs.workflow.graphs.primitives import Op
+from quire.programs.workflow.graphs.values import LISTS, Ref, ValueType
 
 
 class Condition(Component):

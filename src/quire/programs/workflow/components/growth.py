@@ -8,9 +8,9 @@ from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape
 from quire.programs.workflow.components.flow import check_effects, check_parameters, function_of
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Op
-from quire.programs.workflow.values import Ref, ValueType
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.graphs.primitives import Op
+from quire.programs.workflow.graphs.values import Ref, ValueType
 
 MAX_ROUNDS = 16
 

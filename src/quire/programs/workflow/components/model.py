@@ -20,10 +20,10 @@ from quire.programs.workflow.components.turns import (
     turn_parts,
     turn_prompts,
 )
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import EACH, Op, Primitive
-from quire.programs.workflow.prompts import Prompt, PromptPart
-from quire.programs.workflow.values import Ref, ValueType
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.graphs.primitives import EACH, Op, Primitive
+from quire.programs.workflow.graphs.prompts import Prompt, PromptPart
+from quire.programs.workflow.graphs.values import Ref, ValueType
 
 MODES = ("one_shot", "refine", "tree")
 MAX_TOKENS = 256

@@ -10,9 +10,9 @@ from quire.programs.search.service import MAX_TOP_K, check_search_query
 from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape
 from quire.programs.workflow.components.model import read_prompt
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Op
-from quire.programs.workflow.values import Ref, ValueType
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.graphs.primitives import Op
+from quire.programs.workflow.graphs.values import Ref, ValueType
 
 TOP_K = 4
 """Ayo's search-empowered generation gives four texts to the model."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.component import NodeShape
-from quire.programs.workflow.prompts import Prompt, PromptPart
+from quire.programs.workflow.graphs.prompts import Prompt, PromptPart
 
 TURN_CONFIG = frozenset({"tools", "turns"})
 ROLES = ("assistant", "tool", "user")

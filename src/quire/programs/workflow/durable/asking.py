@@ -11,7 +11,7 @@ from quire.programs.workflow.durable.digests import digests_of_query, digests_of
 from quire.programs.workflow.durable.entries import QueryHead
 from quire.programs.workflow.durable.journal import Journal
 from quire.programs.workflow.durable.stored_values import json_of
-from quire.programs.workflow.template import App
+from quire.programs.workflow.template.app import App
 
 Inputs = tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]
 

@@ -13,11 +13,11 @@ import msgspec
 
 from quire.core.encoding import EncoderKind
 from quire.programs.api import Api
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.runners.encoding import ENCODER_KINDS
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.template.app import App, Node
 
 
 def digest(*values: Any) -> str:

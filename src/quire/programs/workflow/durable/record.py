@@ -20,11 +20,11 @@ from quire.programs.workflow.durable.entries import (
 from quire.programs.workflow.durable.growth_bytes import growth_bytes, growth_of
 from quire.programs.workflow.durable.journal import Journal
 from quire.programs.workflow.durable.stored_values import stored
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.growth import Growth
-from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.object_store import GraphState
+from quire.programs.workflow.graphs.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.graphs.values import ValueType
+from quire.programs.workflow.template.growth import Growth
 
 PASSING = PREFILLS | {Op.INGESTION, Op.AGGREGATE, Op.CONDITION}
 """Operations without stored outputs: they run again if another primitive needs them."""

@@ -15,7 +15,7 @@ import msgspec
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api.packed_vectors import PackedVectors
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.graphs.values import ValueType
 
 _MAX_DEPTH = 64
 _PLAIN = (str, int, float, bool, type(None))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.imports.haystack_building import (
     Building,
     PromptText,
@@ -32,7 +32,7 @@ from quire.programs.workflow.imports.haystack_reading import (
 )
 from quire.programs.workflow.imports.haystack_types import INPUTS, Role
 from quire.programs.workflow.imports.jinja_prompts import read_template
-from quire.programs.workflow.template import App
+from quire.programs.workflow.template.app import App
 
 logger = logging.getLogger(__name__)
 

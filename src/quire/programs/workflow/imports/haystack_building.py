@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.engines import ASSUMED_EMBEDDING, NO_PROFILE, Engine
+from quire.programs.workflow.engines.engine import ASSUMED_EMBEDDING, NO_PROFILE, Engine
 from quire.programs.workflow.imports.haystack_reading import HaystackComponent, Pipeline, Socket
-from quire.programs.workflow.template import Node
+from quire.programs.workflow.template.app import Node
 
 STORE = "InMemoryDocumentStore"
 

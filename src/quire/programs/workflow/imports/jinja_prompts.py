@@ -14,7 +14,7 @@ import jinja2
 from jinja2 import nodes
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.prompts import PromptPart
+from quire.programs.workflow.graphs.prompts import PromptPart
 
 MAX_CHARS = 1 << 16
 

@@ -15,7 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.imports.shared_state import (
     MISSING,
     EndedNode,
@@ -24,7 +24,7 @@ from quire.programs.workflow.imports.shared_state import (
     joined,
     state_of,
 )
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.template.app import App, Node
 
 START, END = "__start__", "__end__"
 _PARTS = ("nodes", "edges", "branches", "waiting_edges", "channels", "schemas")

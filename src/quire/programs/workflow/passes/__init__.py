@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from inspect import iscoroutinefunction
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.passes import pipeline as _pipeline
@@ -34,21 +35,31 @@ class OptPass:
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         """``names``: the built-in passes to begin with (default: the standard four)."""
-        known = dict(KNOWN)
-        wanted = list(dict(STANDARD)) if names is None else list(names)
-        for name in wanted:
-            if name not in known:
-                raise InvalidArgument(
-                    f"no pass {name!r}; the passes are {', '.join(known)}", param="passes"
-                )
-        self._passes = {name: one for name, one in known.items() if name in wanted}
+        wanted = dict(STANDARD) if names is None else names
+        self._passes = _chosen(dict(KNOWN), wanted)
+
+    def only(self, names: Iterable[str]) -> OptPass:
+        """Return the passes of these names, of the built-in ones and of those registered here.
+
+        Raises:
+            InvalidArgument: there is no such pass.
+        """
+        made = OptPass([])
+        made._passes = _chosen({**dict(KNOWN), **self._passes}, names)
+        return made
 
     def register(self, name: str, rule: Pass) -> None:
         """Append a pass of your own.
 
         Raises:
-            InvalidArgument: there is a pass of that name.
+            InvalidArgument: there is a pass of that name, or ``rule`` is no function.
         """
+        if not (isinstance(name, str) and name) or not callable(rule) or iscoroutinefunction(rule):
+            raise InvalidArgument(
+                f"register({name!r:.60}, {rule!r:.60}): give a name and a function that takes a "
+                "graph and profiles and returns a Rewritten",
+                param="passes",
+            )
         if name in self._passes:
             raise InvalidArgument(f"a pass {name!r} is registered already: choose another name")
         self._passes[name] = rule
@@ -69,4 +80,15 @@ class OptPass:
         return tuple(self._passes.items())
 
 
-__all__ = ["SPECULATE", "STANDARD", "Note", "OptPass", "Pass", "Profiles", "Rewritten"]
+def _chosen(known: Mapping[str, Pass], names: Iterable[str]) -> dict[str, Pass]:
+    """Return the passes of ``known`` that are named, in the order of ``known``."""
+    wanted = list(names)
+    for name in wanted:
+        if name not in known:
+            raise InvalidArgument(
+                f"no pass {name!r}; the passes are {', '.join(known)}", param="passes"
+            )
+    return {name: one for name, one in known.items() if name in wanted}
+
+
+__all__ = ["KNOWN", "SPECULATE", "STANDARD", "Note", "OptPass", "Pass", "Profiles", "Rewritten"]

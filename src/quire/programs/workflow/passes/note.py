@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from quire.programs.workflow.engines import Profile
-from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.engines.engine import Profile
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from quire.programs.workflow.engines import NO_PROFILE
-from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.engines.engine import NO_PROFILE
+from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import EACH, Op, Primitive
+from quire.programs.workflow.graphs.values import Ref, ValueType
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
 from quire.programs.workflow.passes.splitting import (
     drop_unused,
@@ -22,8 +24,6 @@ from quire.programs.workflow.passes.splitting import (
     put_in_place,
     split,
 )
-from quire.programs.workflow.primitives import EACH, Op, Primitive
-from quire.programs.workflow.values import Ref, ValueType
 
 NAME = "pipeline"
 _OUTPUTS: Mapping[str, ValueType] = MappingProxyType(

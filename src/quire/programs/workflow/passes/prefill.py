@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import count
 from types import MappingProxyType
 
-from quire.programs.workflow.durations import CHARS_PER_TOKEN, value_tokens
-from quire.programs.workflow.engines import NO_PROFILE, Profile
-from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.engines.durations import CHARS_PER_TOKEN, value_tokens
+from quire.programs.workflow.engines.engine import NO_PROFILE, Profile
+from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.graphs.prompts import PromptPart
+from quire.programs.workflow.graphs.values import Ref, ValueType
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
-from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
-from quire.programs.workflow.prompts import PromptPart
-from quire.programs.workflow.values import Ref, ValueType
 
 NAME = "prefill"
 MIN_PREFIX_CHARS = 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
 
 NAME = "prune"

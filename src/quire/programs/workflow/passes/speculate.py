@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import CONTROL_FLOW, PREFILLS, Guess, Op, Primitive
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
-from quire.programs.workflow.primitives import CONTROL_FLOW, PREFILLS, Guess, Op, Primitive
 from quire.programs.workflow.speculation.early import stored_before
 
 NAME = "speculate"

@@ -14,9 +14,9 @@ from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import Any
 
-from quire.programs.workflow.graph import Draft
-from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.values import LISTS, Ref
+from quire.programs.workflow.graphs.graph import Draft
+from quire.programs.workflow.graphs.primitives import Op, Primitive
+from quire.programs.workflow.graphs.values import LISTS, Ref
 
 
 def split(draft: Draft, whole: Primitive, cuts: Sequence[int], origin: str) -> list[Primitive]:

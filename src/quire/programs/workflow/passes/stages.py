@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quire.programs.workflow.engines import NO_PROFILE
-from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.engines.engine import NO_PROFILE
+from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
 from quire.programs.workflow.passes.splitting import inner_cuts, split
-from quire.programs.workflow.primitives import Op, Primitive
 
 NAME = "stages"
 MAX_STAGES = 64

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.api.encode import EncoderBatches
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.function_threads import FunctionThreads
-from quire.programs.workflow.keys import key_of
-from quire.programs.workflow.primitives import PREFILLS, Primitive
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.engines.tools_elsewhere import McpTools, ProgramTool
+from quire.programs.workflow.execution.scheduler import PrimitiveRunner
+from quire.programs.workflow.execution.vectors import QueryVectors
+from quire.programs.workflow.graphs.primitives import PREFILLS, Primitive
 from quire.programs.workflow.runners.calls import StreamedAnswers
 from quire.programs.workflow.runners.encoding import (
     ENCODER_KINDS,
@@ -23,10 +24,9 @@ from quire.programs.workflow.runners.model import LanguageModelRunner
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.runners.search import SearchRunner, check_has_search, check_search
 from quire.programs.workflow.runners.tools import McpToolRunner, ProgramRunner, check_tools
-from quire.programs.workflow.scheduler import PrimitiveRunner
 from quire.programs.workflow.sharing import Sharing
-from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
-from quire.programs.workflow.vectors import QueryVectors
+from quire.programs.workflow.template.function_threads import FunctionThreads
+from quire.programs.workflow.template.keys import key_of
 
 
 def runner_of(

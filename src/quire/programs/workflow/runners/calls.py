@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quire.programs.workflow.answer_text import SaidText
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.values import ValueType
-from quire.programs.workflow.watching import Watcher
+from quire.programs.workflow.execution.answer_text import SaidText
+from quire.programs.workflow.execution.watching import Watcher
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Op, Primitive
+from quire.programs.workflow.graphs.values import ValueType
 
 
 class StreamedAnswers:

@@ -12,12 +12,12 @@ from quire.core.errors import InvalidArgument, ModelNotFound
 from quire.programs.api import Api
 from quire.programs.api.encode import Encoder, EncoderBatches, embedded
 from quire.programs.api.packed_vectors import PackedVectors
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.scheduler import check_elements
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.execution.scheduler import check_elements
+from quire.programs.workflow.graphs.primitives import Op, Primitive
+from quire.programs.workflow.graphs.values import ValueType, joined
 from quire.programs.workflow.speculation import Run
-from quire.programs.workflow.template import Node
-from quire.programs.workflow.values import ValueType, joined
+from quire.programs.workflow.template.app import Node
 
 ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
 """The kind of the node's encoders that serves each kind of engine."""

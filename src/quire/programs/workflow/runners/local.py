@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from quire.programs.workflow.chunker import chunks, with_surroundings
-from quire.programs.workflow.function_threads import FunctionThreads
-from quire.programs.workflow.functions import called
-from quire.programs.workflow.made_values import checked_value
-from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.scheduler import check_elements
+from quire.programs.workflow.execution.functions import called
+from quire.programs.workflow.execution.made_values import checked_value
+from quire.programs.workflow.execution.scheduler import check_elements
+from quire.programs.workflow.execution.vectors import QueryVectors
+from quire.programs.workflow.graphs.primitives import Op, Primitive
+from quire.programs.workflow.graphs.values import LISTS, plain
 from quire.programs.workflow.sharing import Sharing
-from quire.programs.workflow.values import LISTS, plain
-from quire.programs.workflow.vectors import QueryVectors
+from quire.programs.workflow.template.function_threads import FunctionThreads
 
 
 class DocumentRunner:

@@ -25,15 +25,15 @@ from quire.programs.chat.pieces import whole_answer
 from quire.programs.chat.reasoning import THINK_START
 from quire.programs.chat.template import chat_template, dialect_of
 from quire.programs.sdk import Context, Generated, Generation
-from quire.programs.workflow.answer_text import FinalAnswerText, SaidText, behind
-from quire.programs.workflow.json_elements import JsonElements
-from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.execution.answer_text import FinalAnswerText, SaidText, behind
+from quire.programs.workflow.execution.json_elements import JsonElements
+from quire.programs.workflow.execution.scheduler import LOSSES
+from quire.programs.workflow.execution.watching import Watcher
+from quire.programs.workflow.graphs.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.graphs.values import ValueType
 from quire.programs.workflow.runners.calls import StreamedAnswers, tell
-from quire.programs.workflow.scheduler import LOSSES
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.speculation import Run
-from quire.programs.workflow.values import ValueType
-from quire.programs.workflow.watching import Watcher
 
 
 class ModelCall:

@@ -15,12 +15,12 @@ import httpx
 
 from quire.core.errors import EngineFault, InvalidArgument
 from quire.programs.services.server_sent_events import EventParser
-from quire.programs.workflow.answer_text import FinalAnswerText, SaidText, behind
-from quire.programs.workflow.endpoint import Endpoint
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.engines.endpoint import Endpoint
+from quire.programs.workflow.execution.answer_text import FinalAnswerText, SaidText, behind
+from quire.programs.workflow.graphs.primitives import Primitive
+from quire.programs.workflow.graphs.values import ValueType
 from quire.programs.workflow.runners.calls import StreamedAnswers, prompt_text, tell
 from quire.programs.workflow.sharing import Sharing
-from quire.programs.workflow.values import ValueType
 
 MAX_ANSWER_BYTES = 8 << 20
 """The most bytes of one answer, as received."""

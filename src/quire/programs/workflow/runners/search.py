@@ -9,8 +9,8 @@ from quire.core.errors import TraitMissing
 from quire.programs.api import Api
 from quire.programs.api.search import SearchHit
 from quire.programs.search.service import MAX_QUERIES
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.graphs.primitives import Primitive
 
 
 async def check_search(api: Api, engines: Sequence[Engine]) -> None:

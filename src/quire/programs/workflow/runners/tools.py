@@ -21,12 +21,12 @@ from quire.core.errors import (
 from quire.programs.api import Api
 from quire.programs.api.mcp import McpResult, McpServer, McpTool
 from quire.programs.workflow.components.building import DONE_MARK
-from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.recording import OutcomeUnknown
+from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.engines.tools_elsewhere import McpTools, ProgramTool
+from quire.programs.workflow.execution.recording import OutcomeUnknown
+from quire.programs.workflow.graphs.primitives import Op, Primitive
+from quire.programs.workflow.graphs.values import ValueType, plain
 from quire.programs.workflow.runners.local import checked_result
-from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
-from quire.programs.workflow.values import ValueType, plain
 
 _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),

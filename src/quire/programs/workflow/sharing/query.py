@@ -14,7 +14,7 @@ import msgspec
 
 from quire.core.errors import QuireError
 from quire.programs.api import Api
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.graphs.primitives import Primitive
 
 _MAX_KEY_BYTES = 16 << 20
 

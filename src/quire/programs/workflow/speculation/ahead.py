@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from quire.programs.workflow.control_flow import decided
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import Guess, Primitive
+from quire.programs.workflow.graphs.control_flow import decided
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.object_store import GraphState
+from quire.programs.workflow.graphs.primitives import Guess, Primitive
+from quire.programs.workflow.graphs.values import empty
 from quire.programs.workflow.speculation.early import EarlyScores
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.guesses import branches_of, share_right
 from quire.programs.workflow.speculation.run import Run
 from quire.programs.workflow.speculation.world import World
-from quire.programs.workflow.values import empty
 
 MAX_RUNS = 64
 """The most runs of one query that have not been kept or dropped."""

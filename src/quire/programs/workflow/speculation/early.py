@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from quire.programs.workflow.control_flow import chosen
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import Guess, Op, Primitive
+from quire.programs.workflow.graphs.control_flow import chosen
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.object_store import GraphState
+from quire.programs.workflow.graphs.primitives import Guess, Op, Primitive
 from quire.programs.workflow.speculation.experience import MIN_CHANCE, Experience
 from quire.programs.workflow.speculation.run import Run
 

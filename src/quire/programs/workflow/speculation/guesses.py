@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quire.programs.workflow.control_flow import chosen
-from quire.programs.workflow.primitives import Guess, Primitive
+from quire.programs.workflow.graphs.control_flow import chosen
+from quire.programs.workflow.graphs.primitives import Guess, Primitive
 from quire.programs.workflow.speculation.early import num_equal
 from quire.programs.workflow.speculation.experience import Experience
 

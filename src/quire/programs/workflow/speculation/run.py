@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.graphs.primitives import Primitive
 
 
 class Run:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from quire.core.calls import SPARE_PRIORITY
-from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.graphs.object_store import GraphState
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.speculation.ahead import SpeculativeRuns
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.figures import SpeculationFigures

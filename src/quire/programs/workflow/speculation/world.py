@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import Guess, Op, Primitive
+from quire.programs.workflow.graphs.object_store import GraphState
+from quire.programs.workflow.graphs.primitives import Guess, Op, Primitive
+from quire.programs.workflow.graphs.values import Ref
 from quire.programs.workflow.speculation.early import EarlyScores
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.guesses import as_found
-from quire.programs.workflow.values import Ref
 
 Outputs = Mapping[str, Any]
 

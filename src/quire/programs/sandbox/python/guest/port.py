@@ -19,9 +19,7 @@ from quire.core.errors import (
     QuireError,
     from_record,
 )
-from quire.core.ids import ProgramId
-from quire.core.interfaces import ProgramClock, ServedModel
-from quire.core.quotas import Quotas
+from quire.core.interfaces import ServedModel
 from quire.core.system_clock import SystemClock
 from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet
@@ -42,34 +40,17 @@ class GuestPort:
 
     def __init__(self, say: Say, launch: m.GuestLaunch, models: Sequence[ServedModel]) -> None:
         self._say = say
-        self._launch = launch
+        self.program = launch.program
+        self.quotas = launch.quotas
+        self.seed = launch.seed
+        self.clock = SystemClock()
+        self.first_number = 1
         self._models = tuple(models)
-        self._clock = SystemClock()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._undo: dict[int, tuple[str, Mapping[str, Any]]] = {}
 
-    @property
-    def program(self) -> ProgramId:
-        return self._launch.program
-
-    @property
-    def quotas(self) -> Quotas:
-        return self._launch.quotas
-
-    @property
-    def seed(self) -> int:
-        return self._launch.seed
-
     def models(self) -> Sequence[ServedModel]:
         return self._models
-
-    @property
-    def clock(self) -> ProgramClock:
-        return self._clock
-
-    @property
-    def first_number(self) -> int:
-        return 1
 
     def post(self, call: QueueCall) -> None:
         self._say(call)
@@ -270,8 +251,7 @@ class GuestNetwork:
         return GuestStream(self.issuer, opened)
 
     def fetched(self, event: m.Fetched) -> None:
-        reply = HttpReply(event.text)
-        reply.status, reply.headers, reply.body = event.status, event.headers, event.body
+        reply = HttpReply.made(event.text, event.status, event.headers, event.body)
         self._end(event.request, reply)
 
     def failed(self, request: int, error: ErrorRecord) -> None:

@@ -1,0 +1,204 @@
+"""Builds the p-graph of a query: every component of the template as primitives (Algorithm 1,
+GraphTransform).
+
+Owns the sizes that follow from the query itself. The values of the query are not part of a graph,
+so that a graph can be used again for another query of the same sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.chunker import num_chunks
+from quire.programs.workflow.components import ComponentSite, Value
+from quire.programs.workflow.components.documents import chunking_of
+from quire.programs.workflow.documents import checked_documents
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.primitives import Primitive
+from quire.programs.workflow.graphs.values import LISTS, QUERY, Ref, ValueType
+from quire.programs.workflow.template.app import App, Node
+
+NodeConfig = Mapping[str, Mapping[str, Any]]
+MAX_PRIMITIVES = 4096
+
+
+def checked_query(
+    app: App,
+    query: Mapping[str, Any],
+    check_documents: Callable[[Any], Any] = checked_documents,
+) -> dict[str, Any]:
+    """The inputs of ``query``, checked against the types in the template.
+
+    Raises:
+        InvalidArgument: an input is missing, unknown, or of another type.
+    """
+    wanted = app.query_inputs
+    for name in query:
+        if name not in wanted:
+            takes = ", ".join(wanted) or "none"
+            raise InvalidArgument(f"{app.name} has no input {name!r}; it has {takes}", param=name)
+    for name in wanted:
+        if name not in query:
+            raise InvalidArgument(f"{app.name}: the input {name!r} is missing: give it", param=name)
+    checked = {
+        name: check_documents(query[name])
+        if kind is ValueType.DOCUMENTS
+        else _checked(name, kind, query[name])
+        for name, kind in wanted.items()
+    }
+    for node in app.nodes:
+        given = {name: checked[name] for name in node.inputs if name in checked}
+        app.component(node).check_given(node, given)
+    return checked
+
+
+def measured(app: App, query: Mapping[str, Any], config: NodeConfig) -> dict[str, int]:
+    """The numbers of elements that follow from a checked query: of its lists, and of the chunks of
+    its documents. They decide the shape of its graph."""
+    sizes = {name: len(query[name]) for name, kind in app.query_inputs.items() if kind in LISTS}
+    documents: dict[str, list[dict[str, str]]] = {
+        name: query[name] for name, kind in app.query_inputs.items() if kind is ValueType.DOCUMENTS
+    }
+    for node in app.nodes:
+        kind = app.engines[node.engine].kind if node.engine in app.engines else ""
+        given = [documents[name] for name in node.inputs if name in documents]
+        if kind == "parser" and given:
+            documents[next(iter(node.outputs))] = given[0]
+        if kind == "chunker" and given:
+            size, overlap = chunking_of(_site(app, node, config, {}, {}, {}))
+            total = sum(num_chunks(one["text"], size, overlap) for one in given[0])
+            if not total:
+                raise InvalidArgument(
+                    "the documents have no words: give documents with text", param="documents"
+                )
+            sizes[next(iter(node.outputs))] = total
+    return sizes
+
+
+def p_graph(
+    app: App,
+    config: NodeConfig,
+    sizes: Mapping[str, int],
+    results: Iterable[str] | None = None,
+    stored: Mapping[str, int | None] = MappingProxyType({}),
+) -> PrimitiveGraph:
+    """The graph of primitives of a query with these ``sizes``; ``config`` as from
+    ``App.configured``. ``results``: the wanted values (default: those of the application).
+    ``stored``: per engine, the number of rows that the query has put into it already, None if that
+    is unknown.
+
+    Raises:
+        InvalidArgument: a configuration that gives no graph.
+    """
+    if not app.nodes:
+        raise InvalidArgument(f"{app.name} has no template: call update_template first")
+    values = {
+        name: Value(Ref(QUERY, name), kind, sizes.get(name))
+        for name, kind in app.query_inputs.items()
+    }
+    rows = dict(stored)
+    sites: dict[str, ComponentSite] = {}
+    for node in app.nodes:
+        site = sites[node.name] = _site(app, node, config, values, sizes, rows)
+        made = app.component(node).build(site)
+        values.update((name, replace(one, guard=site.when)) for name, one in made.items())
+        if sum(len(one.primitives) for one in sites.values()) > MAX_PRIMITIVES:
+            raise InvalidArgument(
+                f"{node.name}: the graph has more than {MAX_PRIMITIVES} primitives: take less "
+                "context, larger chunks, or another synthesis",
+                param=node.name,
+            )
+    after = {one: set[str]() for site in sites.values() for one in _ids(site.primitives)}
+    for node in app.nodes:
+        for later in node.before:
+            for head in _heads(sites[later.name].primitives):
+                after[head.id] |= _ids(_tails(sites[node.name].primitives))
+    primitives = {
+        one.id: replace(one, after=frozenset(after[one.id]))
+        for site in sites.values()
+        for one in site.primitives
+    }
+    wanted = app.results if results is None else results
+    refs = {name: values[name].ref for name in wanted}
+    graph = PrimitiveGraph(MappingProxyType(primitives), MappingProxyType(refs), app.query_inputs)
+    _check_effects(graph)
+    return graph
+
+
+def _site(
+    app: App,
+    node: Node,
+    config: NodeConfig,
+    values: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    stored: dict[str, int | None],
+) -> ComponentSite:
+    engine = app.engines.get(node.engine)
+    when = values[node.when].ref if node.when and node.when in values else None
+    return ComponentSite(
+        node=node.name,
+        engine=None if engine is None else engine.name,
+        batchable=node.annotation == "batchable",
+        splittable=node.annotation == "splittable",
+        config=config[node.name],
+        inputs={name: values[name].seen_from(when) for name in node.inputs if name in values},
+        outputs=node.outputs,
+        when=when,
+        measured=sizes,
+        stored=stored,
+        whole_calls=engine is not None and engine.endpoint is not None,
+    )
+
+
+def _ids(primitives: list[Primitive]) -> set[str]:
+    return {one.id for one in primitives}
+
+
+def _heads(primitives: list[Primitive]) -> list[Primitive]:
+    own = _ids(primitives)
+    return [one for one in primitives if not one.sources & own]
+
+
+def _tails(primitives: list[Primitive]) -> list[Primitive]:
+    used = {source for one in primitives for source in one.sources}
+    return [one for one in primitives if one.id not in used]
+
+
+def _check_effects(graph: PrimitiveGraph) -> None:
+    """Check that primitives whose effects conflict have an order: otherwise their result would
+    depend on chance."""
+    with_effects = [one for one in graph.primitives.values() if one.reads or one.writes]
+    for place, one in enumerate(with_effects):
+        for other in with_effects[place + 1 :]:
+            ordered = one.id in graph.ancestors[other.id] or other.id in graph.ancestors[one.id]
+            if one.conflicts(other) and not ordered:
+                raise InvalidArgument(
+                    f"{one.node} and {other.node} work on the same thing, and nothing says which "
+                    f"comes first: write {one.node} >> {other.node}, or the other way round",
+                    param=other.node,
+                )
+
+
+def _checked(name: str, kind: ValueType, value: Any) -> Any:
+    if kind is ValueType.TEXT and isinstance(value, str) and value:
+        return value
+    is_list = kind is ValueType.TEXTS and isinstance(value, list) and bool(value)
+    if is_list and all(isinstance(one, str) and one for one in value):
+        return value
+    if kind is ValueType.BOOLEAN and isinstance(value, bool):
+        return value
+    if kind is ValueType.OBJECT and isinstance(value, Mapping):
+        return value
+    words = {
+        ValueType.TEXT: "a text",
+        ValueType.TEXTS: "a list of texts, none of them empty",
+        ValueType.OBJECT: "an object",
+    }
+    raise InvalidArgument(
+        f"the input {name!r} is {value!r:.80}: give {words.get(kind, f'a value of type {kind}')}",
+        param=name,
+    )

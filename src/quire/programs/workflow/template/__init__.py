@@ -1,0 +1,1 @@
+"""Templates of applications, as a developer writes them: components, functions, schemas."""
