@@ -125,20 +125,22 @@ async def test_a_process_that_is_lost_while_it_starts_is_started_once_more(
 ) -> None:
     """For who had it started and for who came while it was being lost: nothing of theirs was in
     it. Once: what is lost at each start is said."""
-    num_starts, may_end = 0, asyncio.Event()
+    num_starts, begun, may_end = 0, asyncio.Event(), asyncio.Event()
 
     async def start(self: Life, *_: object, **__: Any) -> None:
         nonlocal num_starts
         num_starts += 1
         number = num_starts
+        begun.set()
         await may_end.wait()
         if number <= num_lost:
             raise EngineLost(f"process {number} was ended by SIGKILL")
 
     monkeypatch.setattr(Life, "start", start)
-    waiting = [asyncio.create_task(link.ready()) for _ in range(2)]
-    for _ in range(3):
-        await asyncio.sleep(0)  # both wait for the first start
+    waiting = [asyncio.create_task(link.ready())]
+    await begun.wait()
+    waiting.append(asyncio.create_task(link.ready()))
+    await asyncio.sleep(0)  # it waits for the same start
     may_end.set()
     ends = await asyncio.gather(*waiting, return_exceptions=True)
     assert num_starts == 2

@@ -128,13 +128,13 @@ async def start(said: Said) -> AsyncIterator[Start]:
 
 
 async def test_a_request_is_made_as_it_was_asked_for(start: Start) -> None:
-    runner = Asking(m.Fetch(7, "PUT", "http://far.example/place", b"body", {"x-a": "b"}))
+    runner = Asking(m.Fetch(7, "POST", "http://far.example/place", b"body", {"x-a": "b"}))
     start(runner)
     await runner.woken.wait()
     (fetched,) = runner.events
     assert isinstance(fetched, m.Fetched)
     assert (fetched.request, fetched.status) == (7, 201)
-    assert fetched.body == b"PUT /place body"
+    assert fetched.body == b"POST /place body"
     assert fetched.headers["x-said"] == "b"
 
 
