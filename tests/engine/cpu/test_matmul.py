@@ -85,6 +85,35 @@ def test_products_that_are_cut_along_every_axis(
 
 
 @pytest.mark.parametrize("weight_type", list(WeightType))
+def test_few_rows_of_a_depth_that_is_several_parts(team: Team, weight_type: WeightType) -> None:
+    """Each number of rows that is multiplied at once; the last part is shorter than the others."""
+    matrix = PackedMatrix(team, random_matrix(70, 1130), weight_type)
+    for num_rows in range(1, 18):
+        x_MK = random_matrix(num_rows, 1130, seed=num_rows)
+        y_MN = matmul(team, matrix, x_MK)
+        assert_near(y_MN, reference(x_MK, matrix, team), 3 * TOLERANCE[weight_type])
+
+
+@pytest.mark.parametrize("weight_type", [WeightType.F32, WeightType.BF16])
+@pytest.mark.parametrize("num_rows", [3, 8, 40])
+def test_infinities_and_nans_reach_their_outputs_alone(
+    team: Team, weight_type: WeightType, num_rows: int
+) -> None:
+    weight_NK = random_matrix(40, 900)
+    weight_NK[5, 870] = torch.nan
+    weight_NK[7, 3] = torch.inf
+    x_MK = random_matrix(num_rows, 900, seed=1)
+    x_MK[1, 500] = -torch.inf
+    x_MK[2, 0] = torch.nan
+    y_MN = matmul(team, PackedMatrix(team, weight_NK, weight_type), x_MK)
+    wanted_MN = (x_MK.double() @ weight_NK.double().T).float()
+    assert torch.equal(y_MN.isnan(), wanted_MN.isnan())
+    assert torch.equal(y_MN.isinf(), wanted_MN.isinf())
+    assert torch.equal(y_MN[y_MN.isinf()], wanted_MN[wanted_MN.isinf()])
+    assert y_MN.isfinite().sum() == (num_rows - 2) * 38
+
+
+@pytest.mark.parametrize("weight_type", list(WeightType))
 @pytest.mark.parametrize("ordering", list(Ordering))
 @pytest.mark.parametrize("depth", [700, 4200])
 def test_a_row_has_the_same_bits_in_every_batch(

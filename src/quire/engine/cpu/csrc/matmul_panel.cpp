@@ -183,9 +183,10 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   const int64_t x_step = task.upper_rows * Kernel::kRowTileBytes;
   const uint8_t* w = task.panel + first_vector * kWidth * 4;
   const uint8_t* x = task.upper + first_row * kTileBytes;
-  const int64_t lines = kInParts || (first_row == 0 && first_vector == 0) ? task.lines : 0;
+  const bool in_order = kInParts && task.fetch == Fetch::kInOrder;
+  const int64_t lines = in_order || (first_row == 0 && first_vector == 0) ? task.lines : 0;
   for (int64_t tile = 0; tile < task.num_tiles; tile++, w += kPanelTileBytes, x += x_step) {
-    const uint8_t* next = kInParts                      ? task.next + tile * lines * 64
+    const uint8_t* next = in_order                      ? task.next + tile * lines * 64
                           : task.fetch == Fetch::kNear ? tile_ahead(task, tile)
                                                        : task.next + tile * kPanelTileBytes;
     for (int64_t line = 0; line < lines; line++) __builtin_prefetch(next + line * 64);
@@ -245,7 +246,7 @@ void rows_of_panel(const PanelTask& task, int64_t first_row) {
       // multiplies.
       constexpr int64_t kLines = kPanelTileBytes / 64;  // of a tile
       PanelTask block = task;
-      if (task.lines > 0) {
+      if (task.fetch == Fetch::kInOrder && task.lines > 0) {
         const int64_t all = task.upper_rows * kPanelVectors;
         const int64_t done = first_row * kPanelVectors + R * vector;
         const int64_t first_line = kLines * done / all;
@@ -278,31 +279,10 @@ void all_passes(const PanelTask& task) {
     dispatch_rows<Kernel>(task, start(pass), start(pass + 1) - start(pass));
 }
 
-// Tiles of a part: 8 KiB of the panel, and as many of the following part, beside the rows.
-constexpr int64_t kPartTiles = 4;
-
-template <class Kernel>
-void product(const PanelTask& task) {
-  if constexpr (!kInParts) return all_passes<Kernel>(task);
-  for (int64_t tile = 0; tile < task.num_tiles; tile += kPartTiles) {
-    const int64_t end = tile + kPartTiles;
-    PanelTask part = task;
-    part.panel += tile * kPanelTileBytes;
-    part.upper += tile * task.upper_rows * Kernel::kRowTileBytes;
-    part.num_tiles = std::min(kPartTiles, task.num_tiles - tile);
-    part.accumulate = task.accumulate || tile > 0;
-    if (end < task.num_tiles) {
-      part.next = part.panel + kPartTiles * kPanelTileBytes;
-      part.scales = nullptr;
-    }
-    all_passes<Kernel>(part);
-  }
-}
-
 // Whether instructions prefetch panels. Not on AMD's processors: their own prefetchers find a panel
 // sooner, and instructions hold the few buffers through which lines reach L1 (on Zen 4, products from
-// memory took 1.2 to 1.5 times as long with them). Intel's processors gain by them. With AVX2 alone
-// they help AMD's too: they run through the memory in ascending order, which starts its prefetchers.
+// memory took 1.2 to 1.5 times as long with them). Intel's processors gain by them. Parts of
+// tasks (kInParts) gain by them on AMD's too: in ascending order they start its own prefetchers.
 bool prefetches() {
 #if defined(__x86_64__) || defined(__i386__)
   static const bool is_amd = [] {
@@ -313,6 +293,34 @@ bool prefetches() {
 #else
   return true;
 #endif
+}
+
+// Tiles of a part: 8 KiB of the panel, and as many of the following part, beside the rows.
+constexpr int64_t kPartTiles = 4;
+
+template <class Kernel>
+void product(const PanelTask& task) {
+  // One block reads the whole panel in order, as the processor prefetches it.
+  constexpr int64_t kOneBlock = std::min(rows_of_pass<Kernel>(), kMaxWideRows);
+  if (!kInParts || task.upper_rows <= kOneBlock) {
+    PanelTask whole = task;
+    if (!prefetches()) whole.lines = 0;
+    return all_passes<Kernel>(whole);
+  }
+  for (int64_t tile = 0; tile < task.num_tiles; tile += kPartTiles) {
+    const int64_t end = tile + kPartTiles;
+    PanelTask part = task;
+    part.panel += tile * kPanelTileBytes;
+    part.upper += tile * task.upper_rows * Kernel::kRowTileBytes;
+    part.num_tiles = std::min(kPartTiles, task.num_tiles - tile);
+    part.accumulate = task.accumulate || tile > 0;
+    part.fetch = Fetch::kInOrder;
+    if (end < task.num_tiles) {
+      part.next = part.panel + kPartTiles * kPanelTileBytes;
+      part.scales = nullptr;
+    }
+    all_passes<Kernel>(part);
+  }
 }
 
 }  // namespace
@@ -328,9 +336,7 @@ void widen_tiles(const uint8_t* panel, int64_t num_tiles, float* widened) {
     }
 }
 
-void vector_product(WeightType type, const PanelTask& given) {
-  PanelTask task = given;
-  if (!kInParts && !prefetches()) task.lines = 0;
+void vector_product(WeightType type, const PanelTask& task) {
   if (type == WeightType::kF32) return product<FloatKernel>(task);
   if (type == WeightType::kBF16) return product<Bf16Kernel>(task);
   product<Int8Kernel>(task);

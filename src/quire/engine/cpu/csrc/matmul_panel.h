@@ -12,12 +12,13 @@ constexpr int64_t kPanelTileBytes = kPanelColumns * kTileBytes;  // one step of 
 // What a kernel prefetches while it computes. kNear: the panel comes straight from memory: whole
 // tiles are prefetched kTilesAhead before use, first of this task, then of the following one
 // (next). kFar: the panel is in a cache: `lines` lines of the following data are prefetched for
-// each tile of K.
-enum class Fetch { kNothing, kNear, kFar };
+// each tile of K. kInOrder: a part of a task, see kInParts: `lines` lines for each tile of K, in
+// ascending order from `next` on.
+enum class Fetch { kNothing, kNear, kFar, kInOrder };
 
-// AVX2 alone needs several passes over a panel for a few rows. So its kernel cuts a task along K
-// into parts that stay in L1, makes all passes over one part, and prefetches the following part
-// meanwhile, then `next`. It ignores `fetch`, and prefetches nothing where `lines` is 0.
+// AVX2 alone needs several passes over a panel for more than a few rows. So its kernel cuts such a
+// task along K into parts that stay in L1, makes all passes over one part, and prefetches the
+// following part meanwhile, after the last one `next`; it prefetches nothing where `lines` is 0.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 constexpr bool kInParts = true;
 #else
