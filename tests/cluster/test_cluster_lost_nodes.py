@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -116,6 +117,50 @@ async def test_what_is_asked_of_a_node_that_is_not_reached_yet_says_so() -> None
         liveness.failed("connection refused")
     assert (liveness.state, liveness.is_gone) == ("dead", True)
     assert liveness.absence == "is lost: connection refused"
+
+
+async def test_a_node_whose_engine_of_one_model_is_lost_serves_its_other_models() -> None:
+    async with world(2) as w:
+        lost, other = w.router.nodes
+        lost.figures = other.figures = replace(lost.figures, models=("mini", "tiny"))
+        w.nodes[0].models = w.nodes[1].models = ["mini", "tiny"]
+        w.nodes[0].health_status = 503
+        w.nodes[0].health = {
+            "status": "unhealthy",
+            "detail": "engine tiny is failed: no memory",
+            "models": {"mini": True, "tiny": False},
+        }
+        await w.probe(3)
+        assert lost.liveness.state == "ready"
+        shown = (await w.http.get("/router/engines", headers=ADMIN_HEADERS)).json()["engines"]
+        assert [one["unready_models"] for one in shown] == [["tiny"], []]
+
+        async def answered_by(model: str) -> set[str]:
+            answers = [await w.complete(model=model) for _ in range(4)]
+            return {answer.headers["x-quire-node"] for answer in answers}
+
+        assert await answered_by("mini") == {"node-0", "node-1"}
+        assert await answered_by("tiny") == {"node-1"}
+        w.nodes[1].health = {"status": "draining", "models": {"mini": True, "tiny": True}}
+        await w.probe()
+        assert await answered_by("mini") == {"node-0"}
+        refused = await w.complete(model="tiny")
+        assert refused.status_code == 503
+        assert "node-0 not ready for this model, node-1 busy" in refused.json()["error"]["message"]
+        w.nodes[0].health, w.nodes[0].health_status = (
+            {"status": "ok", "models": {"tiny": True}},
+            200,
+        )
+        await w.probe()
+        assert await answered_by("tiny") == {"node-0"}
+
+
+async def test_a_node_that_can_serve_none_of_its_models_is_lost() -> None:
+    async with world(2) as w:
+        w.nodes[0].health_status = 503
+        w.nodes[0].health = {"status": "unhealthy", "detail": "", "models": {"mini": False}}
+        await w.probe(2)
+        assert w.router.nodes[0].liveness.state == "dead"
 
 
 async def test_a_draining_node_gets_no_new_work() -> None:

@@ -299,6 +299,7 @@ def _described(engine: NodeEngine) -> dict[str, Any]:
         "draining": node.is_draining,
         "detail": node.liveness.reason,
         "models": list(figures.models),
+        "unready_models": sorted(node.unready_models),
         "load": node.load,
         "num_outstanding": node.num_outstanding,
         "queue": figures.num_waiting,

@@ -471,11 +471,15 @@ def test_node_health_is_the_sum_of_its_engines(rigs: Callable[..., Rig]) -> None
     health = node_health(engines, {}, draining=False, failure=None)
     assert (health.ready, health.alive) == (False, False)
     assert health.detail == "engine b is restarting: killed"
+    assert health.models == {"a": True, "b": False}
+    replicas = {EngineId("a#0"): ready.health, EngineId("a#1"): lost.health}
+    assert node_health(replicas, {}, draining=False, failure=None).models == {"a": True}
     only = {EngineId("a"): ready.health}
     assert node_health(only, {}, draining=False, failure=None).ready
     draining = node_health(only, {}, draining=True, failure=None)
     assert (draining.ready, draining.alive) == (False, True)
-    assert not node_health(only, {}, draining=False, failure="a bug").alive
+    failed = node_health(only, {}, draining=False, failure="a bug")
+    assert (failed.alive, failed.models) == (False, {"a": False})
     paused = {"0": SandboxHealth(SandboxState.PAUSED, "lost 5 times", 5)}
     health = node_health(only, paused, draining=False, failure=None)
     assert (health.ready, health.alive, health.detail) == (True, True, "sandbox 0: lost 5 times")

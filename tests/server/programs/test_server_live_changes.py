@@ -52,7 +52,7 @@ class FakeNode:
             more=more,
             engines=(),
             policy="fcfs",
-            health=NodeHealth(True, True, False, {}, {}, self.detail),
+            health=NodeHealth(True, True, False, {}, {}, {}, self.detail),
             uptime_s=self.now_s,
             unix_s=self.now_s,
             unix_offset_s=0.0,

@@ -76,6 +76,8 @@ class RoutedNode:
             NodeChannel(address.name, self.ask, cluster_headers) if cluster_headers else None
         )
         self.figures = NodeFigures()
+        self.unready_models = frozenset[str]()
+        """Models that none of the node's engines can serve now, while others serve other models."""
         self.num_others = 0
         """Requests of other clients that the node had when it was asked last."""
         self.on_change: Callable[[], object] = lambda: None
@@ -114,6 +116,10 @@ class RoutedNode:
     @property
     def takes_work(self) -> bool:
         return self.liveness.state == "ready" and not self.is_draining
+
+    def takes_work_for(self, model: str | None) -> bool:
+        """Return whether the node ``serves`` the model, and an engine of it takes new work."""
+        return self.takes_work and self.serves(model) and model not in self.unready_models
 
     def serves(self, model: str | None) -> bool:
         """Return whether the node may be asked for ``model``: also if it has not reported its

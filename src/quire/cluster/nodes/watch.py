@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 4 << 20
 _READY = "ok"
+_DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +111,35 @@ class NodeWatch:
     async def _ask(self) -> None:
         node = self._node
         status, health = await self._get("/health")
-        if status != 200:
-            raise _Unhealthy(f"/health is {status}: {health.get('detail', '')}")
-        said = str(health.get("status"))
+        models = msgspec.convert(health.get("models", {}), dict[str, bool])
+        said, detail = str(health.get("status")), str(health.get("detail", ""))
+        serves_some = said != _DRAINING and any(models.values())
+        if status != 200 and not serves_some:
+            raise _Unhealthy(f"/health is {status}: {detail}")
+        is_ready = said == _READY or serves_some
+        self._note_unready(frozenset(one for one, can in models.items() if not can), detail)
         now_s = asyncio.get_running_loop().time()
-        if said == _READY and now_s >= self._models_until_s:
+        if is_ready and now_s >= self._models_until_s:
             status, listed = await self._get("/v1/models")
             if status == 200:
-                models = tuple(str(one.get("id")) for one in listed.get("data", ()))
-                node.figures = replace(node.figures, models=models)
+                served = tuple(str(one.get("id")) for one in listed.get("data", ()))
+                node.figures = replace(node.figures, models=served)
                 self._models_until_s = now_s + self._times.models_s
-        if said == _READY and self._cluster:
+        if is_ready and self._cluster:
             await self._ask_figures()
-        node.liveness.answered(is_ready=said == _READY, reason=f"it is {said}")
+        node.liveness.answered(is_ready=is_ready, reason=f"it is {said}")
+
+    def _note_unready(self, models: frozenset[str], detail: str) -> None:
+        """Note which models no engine of the node can serve; the others get work as before."""
+        node = self._node
+        if models == node.unready_models:
+            return
+        node.unready_models = models
+        if models:
+            names = ", ".join(sorted(models))
+            logger.warning("node %s cannot serve %s now: %s", node.name, names, detail)
+        else:
+            logger.info("node %s serves all of its models again", node.name)
 
     async def _ask_figures(self) -> None:
         status, told = await self._get("/v1/microserving/engines", self._cluster)

@@ -346,7 +346,7 @@ class Dispatcher:
             for engine in self._fleet.engines
             if engine.name not in request.work.lost and engine.node.serves(request.model)
         ]
-        ready = [engine for engine in fitting if engine.node.takes_work]
+        ready = [one for one in fitting if one.node.takes_work_for(request.model)]
         return ready or [one for one in fitting if one.node.liveness.state == "unknown"]
 
     def _named(self, name: str) -> NodeEngine:
@@ -381,10 +381,15 @@ class Dispatcher:
                 "they do",
                 param="model",
             )
-        states = ", ".join(
-            f"{engine.name} {engine.node.liveness.state} ({engine.node.liveness.reason})"
-            if engine.node.liveness.reason
-            else f"{engine.name} {'lost' if engine.name in request.work.lost else 'full'}"
-            for engine in self._fleet.engines
-        )
+        states = ", ".join(f"{one.name} {_state(one, request)}" for one in self._fleet.engines)
         return CapacityError(f"no engine takes this request now: {states}; try again")
+
+
+def _state(engine: NodeEngine, request: Request) -> str:
+    """Why ``engine`` does not take ``request`` now, in words."""
+    node = engine.node
+    if node.liveness.reason:
+        return f"{node.liveness.state} ({node.liveness.reason})"
+    if engine.name in request.work.lost:
+        return "lost"
+    return "not ready for this model" if request.model in node.unready_models else "full"

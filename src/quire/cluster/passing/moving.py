@@ -68,8 +68,7 @@ class AnswerMoves:
         request = answer.request
         return (
             engine is not source
-            and engine.node.takes_work
-            and engine.node.serves(request.model)
+            and engine.node.takes_work_for(request.model)
             and engine.name not in request.work.lost
         )
 

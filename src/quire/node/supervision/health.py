@@ -6,7 +6,7 @@ Knows nothing of how engines run; ``supervisor`` changes the states, ``node`` co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -110,7 +110,8 @@ class NodeHealth:
 
     ``alive``: every model has an engine that is not dead (loading and draining count as alive).
     ``detail``: the first reason why the node is not ready. Of a node that is ready: what is wrong
-    with an engine whose model has others, or with a process of its ``sandbox``.
+    with an engine whose model has others, or with a process of its ``sandbox``. ``models``: whether
+    an engine of each model can do work; none can if the node itself has failed.
     """
 
     ready: bool
@@ -118,6 +119,7 @@ class NodeHealth:
     draining: bool
     engines: Mapping[EngineId, EngineHealth]
     sandbox: Mapping[str, SandboxHealth]
+    models: Mapping[str, bool]
     detail: str = ""
 
 
@@ -129,12 +131,12 @@ _DEAD = (EngineReadiness.SILENT, EngineReadiness.RESTARTING, EngineReadiness.FAI
 
 def _by_model(
     engines: Mapping[EngineId, EngineHealth],
-) -> Iterable[Mapping[EngineId, EngineHealth]]:
+) -> Mapping[str, Mapping[EngineId, EngineHealth]]:
     """The engines of each model, whose ids differ in the number behind the model's name alone."""
     groups: dict[str, dict[EngineId, EngineHealth]] = {}
     for engine, health in engines.items():
         groups.setdefault(engine.rpartition("#")[0] or engine, {})[engine] = health
-    return groups.values()
+    return groups
 
 
 def node_health(
@@ -148,12 +150,14 @@ def node_health(
     reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])
     besides: list[str] = []
     dead = False
-    for replicas in _by_model(engines):
+    models: dict[str, bool] = {}
+    for model, replicas in _by_model(engines).items():
         unready = [
             f"engine {engine} is {health.state}" + (f": {health.detail}" if health.detail else "")
             for engine, health in replicas.items()
             if health.state is not EngineReadiness.READY
         ]
+        models[model] = len(unready) < len(replicas) and failure is None
         if len(unready) == len(replicas):
             reasons += unready
             dead |= all(health.state in _DEAD for health in replicas.values())
@@ -170,5 +174,6 @@ def node_health(
         draining=draining,
         engines=dict(engines),
         sandbox=dict(sandbox),
+        models=models,
         detail=next(iter(reasons + besides), ""),
     )

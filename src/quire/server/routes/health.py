@@ -58,6 +58,7 @@ def _response(found: NodeHealth, *, good: bool) -> Response:
             else "loading"
         ),
         detail=found.detail,
+        models=dict(found.models),
         engines={
             str(engine): EngineStatus(
                 state=str(status.state),

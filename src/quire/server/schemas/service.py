@@ -89,9 +89,11 @@ class Version(ResponseModel):
 
 
 class Health(ResponseModel):
-    """``status``: ok, loading, draining or unhealthy."""
+    """``status``: ok, loading, draining or unhealthy. ``models``: whether an engine of each model
+    can do work; while those of one are lost or load, the other models are served."""
 
     status: Literal["ok", "loading", "draining", "unhealthy"]
     detail: str
+    models: dict[str, bool]
     engines: dict[str, EngineStatus]
     sandbox: dict[str, SandboxStatus]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -76,6 +78,28 @@ async def test_a_thread_that_cannot_start_takes_no_place(monkeypatch: pytest.Mon
         with pytest.raises(RuntimeError, match="can't start"):
             await threads.run(str)
     assert await asyncio.wait_for(threads.run(str, object=3), 60) == "3"
+
+
+async def test_a_call_that_waits_for_a_thread_that_cannot_start_fails_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = FunctionThreads(most=1)
+    second: Future[str]
+
+    def refused(thread: threading.Thread) -> None:
+        nonlocal second
+        second = executor.submit(lambda: asyncio.run(threads.run(str)))
+        while not threads._waiting:
+            time.sleep(0.001)
+        raise RuntimeError("can't start new thread")
+
+    with ThreadPoolExecutor(1) as executor, monkeypatch.context() as patched:
+        executor.submit(int).result()  # its thread runs
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await threads.run(str)
+        with pytest.raises(RuntimeError, match="can't start"):
+            second.result(60)
 
 
 def _raises(error: type[BaseException]) -> Callable[[], None]:

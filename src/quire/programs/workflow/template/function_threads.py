@@ -53,9 +53,15 @@ class FunctionThreads:
         """
         try:
             threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
-        except RuntimeError:
+        except RuntimeError as exc:
             with self._lock:
                 self._num_running -= 1
+                stranded = [] if self._num_running else list(self._waiting)
+                if stranded:  # no thread is left that would take them
+                    self._waiting.clear()
+            for future, _ in stranded:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(RuntimeError(*exc.args))
             raise
 
     def _work(self, job: Job) -> None:
