@@ -203,7 +203,7 @@ def test_a_message_may_compute_and_send(make_peer: MakePeer) -> None:
     receiver.good(operations=[receiver.open_receive(tokens)])
     sender.prompt(tokens, sender.send_to(receiver, tokens))
     assert receiver.report() == ReceiveEnded(
-        lease=1, num_tokens=len(tokens), num_bytes=_bytes_sent(sender)
+        lease=1, num_tokens=len(tokens), num_bytes=_bytes_sent(sender), transport="in_process"
     )
     np.testing.assert_allclose(receiver.go_on(), sender.go_on(), atol=1e-6)
 

@@ -194,7 +194,7 @@ def _shown_default(value: Any) -> str:
 
 
 def usage(parameters: Iterable[Parameter]) -> str:
-    """The parameters as a command line shows them: ``QUESTION [NUM] [--heat HEAT] [--loud]``."""
+    """The parameters as a command line shows them: ``QUESTION [NUM] [--seed SEED] [--stream]``."""
     return " ".join(_usage_of(one) for one in parameters)
 
 

@@ -374,7 +374,7 @@ async def test_a_failure_that_nobody_saw_is_told_first() -> None:
 
 
 async def test_without_a_model_a_context_says_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(api.issuer.port), "models", lambda _: [])
+    monkeypatch.setattr(api.issuer.port, "models", lambda: [])
     with pytest.raises(EngineLost, match="no model is loaded yet"):
         Context(api)
 
