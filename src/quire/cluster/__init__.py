@@ -12,14 +12,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quire.cluster.for_strategies import *  # noqa: F403 - all of its names, and no others
-    from quire.cluster.for_strategies import __all__ as __all__
-else:
+    from quire.cluster.for_strategies import (
+        Engine,
+        PrepRecvResult,
+        RemoteSendResult,
+        Request,
+        Route,
+        RoutedAnswer,
+    )
 
-    def __getattr__(name: str) -> object:
-        if name == "__all__" or not name.startswith("__"):  # the import system asks for its own
-            found = import_module(f"{__name__}.for_strategies")
-            if name in ("__all__", *found.__all__):
-                globals().update((one, getattr(found, one)) for one in ("__all__", *found.__all__))
-                return globals()[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["Engine", "PrepRecvResult", "RemoteSendResult", "Request", "Route", "RoutedAnswer"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        return getattr(import_module("quire.cluster.for_strategies"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
