@@ -141,12 +141,14 @@ async def test_a_node_whose_engine_of_one_model_is_lost_serves_its_other_models(
 
         assert await answered_by("mini") == {"node-0", "node-1"}
         assert await answered_by("tiny") == {"node-1"}
+        unnamed = [await w.http.post("/v1/completions", json={"prompt": "Hi"}) for _ in range(4)]
+        assert {one.headers["x-quire-node"] for one in unnamed} == {"node-1"}, "any model"
         w.nodes[1].health = {"status": "draining", "models": {"mini": True, "tiny": True}}
         await w.probe()
         assert await answered_by("mini") == {"node-0"}
         refused = await w.complete(model="tiny")
         assert refused.status_code == 503
-        assert "node-0 not ready for this model, node-1 busy" in refused.json()["error"]["message"]
+        assert "node-0 not ready for tiny, node-1 busy" in refused.json()["error"]["message"]
         w.nodes[0].health, w.nodes[0].health_status = (
             {"status": "ok", "models": {"tiny": True}},
             200,

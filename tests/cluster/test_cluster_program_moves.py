@@ -275,7 +275,7 @@ async def test_a_stream_of_its_messages_goes_on(nodes: list[RealNode], is_launch
 
 async def test_it_moves_to_the_node_with_the_least_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def engine(load: int, *, takes_work: bool = True) -> Any:
-        return SimpleNamespace(load=load, node=SimpleNamespace(takes_work=takes_work))
+        return SimpleNamespace(load=load, node=SimpleNamespace(takes_work_for=lambda _: takes_work))
 
     async def lost(path: str, source: Any, target: Any) -> int:
         asked.append(target)

@@ -24,7 +24,7 @@ class Target:
 
     def __init__(self, name: str, status: int, load: int = 0) -> None:
         self.name, self.status, self.load = name, status, load
-        self.node = SimpleNamespace(name=name, takes_work=True, ask=self.ask)
+        self.node = SimpleNamespace(name=name, takes_work_for=lambda _: True, ask=self.ask)
         self.num_asked = 0
 
     async def ask(self, *asked: object, may_repeat: bool) -> Target:

@@ -118,8 +118,11 @@ class RoutedNode:
         return self.liveness.state == "ready" and not self.is_draining
 
     def takes_work_for(self, model: str | None) -> bool:
-        """Return whether the node ``serves`` the model, and an engine of it takes new work."""
-        return self.takes_work and self.serves(model) and model not in self.unready_models
+        """Return whether the node ``serves`` the model, and an engine of it takes new work. For
+        ``None``, which may be any of its models, all of them must be ready."""
+        if not (self.takes_work and self.serves(model)):
+            return False
+        return not self.unready_models if model is None else model not in self.unready_models
 
     def serves(self, model: str | None) -> bool:
         """Return whether the node may be asked for ``model``: also if it has not reported its

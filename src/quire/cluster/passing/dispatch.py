@@ -392,4 +392,6 @@ def _state(engine: NodeEngine, request: Request) -> str:
         return f"{node.liveness.state} ({node.liveness.reason})"
     if engine.name in request.work.lost:
         return "lost"
-    return "not ready for this model" if request.model in node.unready_models else "full"
+    if request.model in node.unready_models or (request.model is None and node.unready_models):
+        return f"not ready for {', '.join(sorted(node.unready_models))}"
+    return "full"

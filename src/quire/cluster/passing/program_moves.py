@@ -116,7 +116,11 @@ class ProgramMoves:
         """Move a program with its descendants; return why it stays, or None if it has moved."""
         path = f"{_PROGRAMS}/{quote(family[0], safe='')}"
         targets = sorted(
-            (one for one in self._fleet.engines if one is not source and one.node.takes_work),
+            (
+                one
+                for one in self._fleet.engines
+                if one is not source and one.node.takes_work_for(None)
+            ),
             key=lambda one: one.load,
         )
         if not targets:

@@ -220,7 +220,9 @@ class ProgramRescue:
         body = msgspec.msgpack.encode(record.parts)
         outdated = self.outdated(program_lookups(id)[0])
         targets = [
-            one for one in self._engines() if one.node.takes_work and one.name not in outdated
+            one
+            for one in self._engines()
+            if one.node.takes_work_for(None) and one.name not in outdated
         ]
         why: str | None = None
         before = record.offered_to
