@@ -1,14 +1,15 @@
-// Owns attention of long rows with bf16 matrix tiles: 32 queries of one head against 32 slots at a
+// Owns attention of long rows with products of bf16: 32 queries of one head against 32 slots at a
 // time. Queries and probabilities are rounded to bf16, sums are kept in float32.
-// Reference: attention.h. Never called where the instruction set has no tiles.
+// Reference: attention.h. Never called where the instruction set has no such products.
 #include <algorithm>
 #include <limits>
 
 #include "attention.h"
+#include "bf16_blocks.h"
 
 namespace quire {
 
-#if !defined(__AMX_BF16__)
+#if !defined(__AVX512BF16__)
 
 bool has_matrix_attention() { return false; }
 void attend_matrix(const AttentionStep&, const LayerAttention&, const LayerCache&,
@@ -19,14 +20,8 @@ void attend_matrix(const AttentionStep&, const LayerAttention&, const LayerCache
 namespace {
 
 constexpr int64_t kQueries = kMatrixQueries;
+static_assert(kQueries == kBlock);
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-// Tiles 0-3 are sums [16][16] f32, 4-5 the left side [16][32] bf16, 6-7 the right side [16][16][2].
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 // 2^x in the lanes of `lanes`, zero in the others. Relative error below 4e-6, far below that of
 // rounding to bf16.
@@ -38,41 +33,6 @@ inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(6.9300383e-1f));
   p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(1.0000026f));
   return _mm512_maskz_scalef_ps(lanes, p, x);  // scales by 2^floor(x)
-}
-
-// Two times two blocks of 16 x 16 at `out` (stride in floats) from `num_steps` steps of K: left is
-// [32][num_steps * 32] bf16, the right sides of step s begin at right_a(s) and right_b(s).
-template <class RightA, class RightB>
-inline void multiply(const bf16* left, int64_t left_stride, RightA right_a, RightB right_b,
-                     int64_t right_stride_bytes, int64_t num_steps, float* out, int64_t stride,
-                     bool accumulate) {
-  const size_t row_bytes = static_cast<size_t>(stride) * sizeof(float);
-  const size_t left_bytes = static_cast<size_t>(left_stride) * sizeof(bf16);
-  if (accumulate) {
-    _tile_loadd(0, out, row_bytes);
-    _tile_loadd(1, out + 16, row_bytes);
-    _tile_loadd(2, out + 16 * stride, row_bytes);
-    _tile_loadd(3, out + 16 * stride + 16, row_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t step = 0; step < num_steps; step++) {
-    _tile_loadd(4, left + step * 32, left_bytes);
-    _tile_loadd(5, left + 16 * left_stride + step * 32, left_bytes);
-    _tile_loadd(6, right_a(step), right_stride_bytes);
-    _tile_loadd(7, right_b(step), right_stride_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, out, row_bytes);
-  _tile_stored(1, out + 16, row_bytes);
-  _tile_stored(2, out + 16 * stride, row_bytes);
-  _tile_stored(3, out + 16 * stride + 16, row_bytes);
 }
 
 struct Scratch {
@@ -244,8 +204,8 @@ void attend_heads(const AttentionStep& step, const LayerAttention& layer, const 
     for (HeadState& state : states) {
       for (int64_t i = 0; i < num_tiles; i += 2) {
         const bf16 *a = key_tile(i), *b = key_tile(i + 1);
-        multiply(
-            state.queries, dim, [=](int64_t s) { return a + s * 512; },
+        multiply_block(
+            state.queries, dim, block.num_queries, [=](int64_t s) { return a + s * 512; },
             [=](int64_t s) { return b + s * 512; }, 64, dim / 32, scores + i * kTileSlots, stride,
             false);
       }
@@ -253,8 +213,8 @@ void attend_heads(const AttentionStep& step, const LayerAttention& layer, const 
       for (int64_t d = 0; d < dim; d += 32) {
         const bf16* right = chunk_values + 2 * d;
         const int64_t step_elements = 2 * shape.head_elements();
-        multiply(
-            probs, stride, [=](int64_t s) { return right + s * step_elements; },
+        multiply_block(
+            probs, stride, block.num_queries, [=](int64_t s) { return right + s * step_elements; },
             [=](int64_t s) { return right + s * step_elements + 32; },
             dim * static_cast<int64_t>(2 * sizeof(bf16)), num_tiles / 2, state.out + d, dim, true);
       }
@@ -283,11 +243,10 @@ void attend_matrix(const AttentionStep& step, const LayerAttention& layer, const
     state.out = sums + i * size;
     begin_head(step, layer, block, q, q_stride, state);
   }
-  const TileConfig config;
-  // Not the intrinsic: GCC 12 tells the optimiser only about the first 8 of these 64 bytes.
-  asm volatile("ldtilecfg %0" ::"m"(config));
-  attend_heads(step, layer, cache, block, states, scratch);
-  _tile_release();
+  {
+    const BlockRegisters registers;
+    attend_heads(step, layer, cache, block, states, scratch);
+  }
   for (const HeadState& state : states) end_head(step, block, state, out, out_stride);
 }
 
