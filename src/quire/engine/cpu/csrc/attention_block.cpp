@@ -58,20 +58,29 @@ constexpr int64_t pair_step = sizeof(T) == 4 ? 1 : 2;
 template <class T, int Rows>
 void score_tile(const float* q, int64_t padded_dim, const T* keys, const T* next, float* scores,
                 int64_t stride) {
-  F32 even_sum[Rows][kParts] = {}, odd_sum[Rows][kParts] = {};
+  // All loops over the sums are unrolled early, so that these live in registers only (decision 139).
+  F32 even_sum[Rows][kParts], odd_sum[Rows][kParts];
+#pragma GCC unroll 16
+  for (int row = 0; row < Rows; row++)
+#pragma GCC unroll 4
+    for (int part = 0; part < kParts; part++) even_sum[row][part] = odd_sum[row][part] = F32{};
   for (int64_t d = 0; d < padded_dim; d += 2) {
     const T* pair = keys + d * kTileSlots;
     fetch_lines(next + d * kTileSlots, 2 * kTileSlots * static_cast<int64_t>(sizeof(T)));
+#pragma GCC unroll 4
     for (int part = 0; part < kParts; part++) {
       F32 even, odd;
       load_pair(pair + part * kWidth * pair_step<T>, kTileSlots, even, odd);
+#pragma GCC unroll 16
       for (int row = 0; row < Rows; row++) {
         even_sum[row][part] = fma(broadcast(q[row * padded_dim + d]), even, even_sum[row][part]);
         odd_sum[row][part] = fma(broadcast(q[row * padded_dim + d + 1]), odd, odd_sum[row][part]);
       }
     }
   }
+#pragma GCC unroll 16
   for (int row = 0; row < Rows; row++)
+#pragma GCC unroll 4
     for (int part = 0; part < kParts; part++)
       store(scores + row * stride + part * kWidth, even_sum[row][part] + odd_sum[row][part]);
 }
@@ -96,13 +105,27 @@ struct ValueTile {
   uint32_t lanes;
 };
 
+// Adds one slot: the probability of each row, at p + row * stride, times its vectors of V.
+template <int Rows, int Vectors>
+inline void add_lane(const float* p, int64_t stride, const F32 (&values)[Vectors],
+                     F32 (&sums)[Rows][Vectors]) {
+#pragma GCC unroll 16
+  for (int row = 0; row < Rows; row++) {
+    const F32 weight = broadcast(p[row * stride]);
+#pragma GCC unroll 16
+    for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, values[i], sums[row][i]);
+  }
+}
+
 // out[Rows][Vectors * kWidth] += probabilities . V, slot by slot. `whole`: all lanes of the tile
 // are seen, as in most tiles; the sums then have no branches between them and stay in registers.
 template <class T, int Rows, int Vectors, bool whole>
 void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const float* p,
                 int64_t stride, float* out) {
-  F32 sums[Rows][Vectors];
+  F32 sums[Rows][Vectors];  // in registers: see score_tile
+#pragma GCC unroll 16
   for (int row = 0; row < Rows; row++)
+#pragma GCC unroll 16
     for (int i = 0; i < Vectors; i++) sums[row][i] = load(out + row * padded_dim + d + i * kWidth);
   const T* values = tile.values + d * pair_step<T>;
   const T* next = tile.next + d * pair_step<T>;
@@ -112,20 +135,15 @@ void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const f
       fetch_lines(next + (lane + 1) * padded_dim, Vectors * 64 * kWidth / 16);
     if (!whole && !(lanes & 3)) continue;
     F32 even[Vectors], odd[Vectors];
+#pragma GCC unroll 16
     for (int i = 0; i < Vectors; i++)
       load_pair(values + lane * padded_dim + i * kWidth * pair_step<T>, padded_dim, even[i], odd[i]);
-    if (whole || (lanes & 1))
-      for (int row = 0; row < Rows; row++) {
-        const F32 weight = broadcast(p[row * stride + lane]);
-        for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, even[i], sums[row][i]);
-      }
-    if (whole || (lanes & 2))
-      for (int row = 0; row < Rows; row++) {
-        const F32 weight = broadcast(p[row * stride + lane + 1]);
-        for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, odd[i], sums[row][i]);
-      }
+    if (whole || (lanes & 1)) add_lane(p + lane, stride, even, sums);
+    if (whole || (lanes & 2)) add_lane(p + lane + 1, stride, odd, sums);
   }
+#pragma GCC unroll 16
   for (int row = 0; row < Rows; row++)
+#pragma GCC unroll 16
     for (int i = 0; i < Vectors; i++) store(out + row * padded_dim + d + i * kWidth, sums[row][i]);
 }
 
