@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from quire.cli.client import NodeClient
 from quire.cli.server_process import server_process
 from quire.core.errors import EngineLost, Unauthorized
+from quire.node import SHIPPED_MODEL, resolve_source
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -59,12 +61,28 @@ async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_a_load_error_is_said_once_and_nothing_is_called_served(tmp_path: Path) -> None:
+    shutil.copy(Path(resolve_source(SHIPPED_MODEL)) / "config.json", tmp_path)
     ran = _quire("serve", str(tmp_path), "--port", "0", *ONE_THREAD)
     assert ran.returncode == 2
     assert ran.stderr.startswith(f"loading {tmp_path.name} ..., listening on http://127.0.0.1:")
-    assert ran.stderr.count("has no config.json") == 1, ran.stderr
-    assert "error: " in ran.stderr
+    assert ran.stderr.count("error: ") == 1, ran.stderr
+    assert "has no tokenizer.json" in ran.stderr
     assert "Quire serves" not in ran.stderr
+
+
+def test_nothing_listens_for_a_model_that_is_not_there(tmp_path: Path) -> None:
+    """The path is checked before the port is bound: models, adapters and encoders."""
+    absent = str(tmp_path / "absent")
+    for options in (
+        (absent,),
+        (str(tmp_path),),
+        ("quire-mini", "--adapter", f"formal={absent}"),
+        ("--encoder", absent),
+    ):
+        ran = _quire("serve", *options, "--port", "0", *ONE_THREAD)
+        assert ran.returncode == 2
+        assert ran.stderr.startswith("error: "), ran.stderr
+        assert str(tmp_path) in ran.stderr.replace("\n", "")
 
 
 def test_a_port_in_use_is_a_clear_error() -> None:

@@ -55,6 +55,13 @@ def holder(kind: str, name: str) -> HoldingNode:
         ("POST", "/v1/responses", b'{"previous_response_id": "r"}', holder("responses", "r")),
         (
             "POST",
+            "/v1/responses/input_tokens",
+            b'{"previous_response_id": "r"}',
+            holder("responses", "r"),
+        ),
+        ("POST", "/v1/responses/input_tokens", b'{"input": "x"}', AnyNode()),
+        (
+            "POST",
             "/v1/responses",
             b'{"input": [{"role": "user", "content": "x"}, {"type": "item_reference", "id": "m"}]}',
             holder("microserving/items", "m"),

@@ -96,6 +96,17 @@ def test_a_format_with_tools_allows_either() -> None:
     assert not lets_through(spec, "words")
 
 
+def test_an_object_may_have_a_schema() -> None:
+    """As llama.cpp and Together take it."""
+    asked = grammar(response_format={"type": "json_object", "schema": SCHEMA})
+    assert asked == grammar(
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
+        }
+    )
+
+
 def test_a_format_with_tools_that_may_not_be_called() -> None:
     spec = grammar(tools=TOOLS, tool_choice="none", response_format=FORMAT)
     assert lets_through(spec, '{"x": 1}')

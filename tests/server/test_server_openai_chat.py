@@ -469,3 +469,22 @@ def test_the_stream_helper_agrees(client: openai.OpenAI) -> None:
     ) as events:
         final = events.get_final_completion()
     assert final.choices[0].message.content == "streamed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "remedy"),
+    [
+        ({"modalities": ["text", "audio"]}, "modalities[1]", "answers are text"),
+        (
+            {"tools": [{"type": "custom", "custom": {"name": "code"}}]},
+            "tools[0].type",
+            "send a function",
+        ),
+    ],
+)
+def test_what_other_models_answer_with_is_refused_with_the_reason(
+    client: openai.OpenAI, fields: dict[str, Any], param: str, remedy: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=remedy) as caught:
+        ask(client, "say x", **fields)
+    assert caught.value.param == param

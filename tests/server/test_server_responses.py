@@ -431,3 +431,43 @@ def test_calls_of_a_coding_agent_are_one_session(server: RunningServer) -> None:
             for n in range(2)
         }
     assert len(programs) == 1
+
+
+def test_tokens_are_counted_as_the_response_counts_them(client: openai.OpenAI) -> None:
+    """With tools and instructions, and after what is stored."""
+    said: Any = {"input": "say a", "tools": [ADD], "instructions": "Be brief"}
+    counted = client.responses.input_tokens.count(model=MODEL, **said)
+    first = client.responses.create(model=MODEL, **said)
+    assert first.usage is not None
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == first.usage.input_tokens
+    bare = client.responses.input_tokens.count(model=MODEL, input="say a")
+    assert bare.input_tokens < counted.input_tokens
+    later: Any = {"input": "say b", "previous_response_id": first.id}
+    counted = client.responses.input_tokens.count(model=MODEL, **later)
+    second = client.responses.create(model=MODEL, **later)
+    assert second.usage is not None
+    assert counted.input_tokens == second.usage.input_tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": "x", "temperature": 1}, "temperature"),
+        ({"input": "x", "personality": "friendly"}, "personality"),
+        ({"input": []}, "input"),
+        ({"input": "x", "previous_response_id": "resp_no"}, "previous_response_id"),
+    ],
+)
+def test_what_cannot_be_counted_is_named(
+    http: httpx.Client, body: dict[str, Any], param: str
+) -> None:
+    answer = http.post("/v1/responses/input_tokens", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_conversations_are_not_compacted(client: openai.OpenAI) -> None:
+    """The path would be that of a stored response, which has other methods."""
+    with pytest.raises(openai.NotFoundError, match="truncation"):
+        client.responses.compact(model=MODEL, input="x")

@@ -3,7 +3,7 @@
 from quire.node.control.replaying import Divergence, ReplayReport, replay
 from quire.node.latency import EngineLatencies, HistogramSnapshot
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
-from quire.node.models import ModelFiles, read_model_files, resolve_source
+from quire.node.models import ModelFiles, check_sources, read_model_files, resolve_source
 from quire.node.node import Node
 from quire.node.programs.handle import ProgramHandle
 from quire.node.programs.message_log import MailboxMessage, MessageReader
@@ -54,6 +54,7 @@ __all__ = [
     "SpanCounts",
     "TraceReader",
     "TracedProgram",
+    "check_sources",
     "read_model_files",
     "replay",
     "resolve_source",

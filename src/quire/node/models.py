@@ -13,13 +13,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, NodeConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ModelNotFound
 from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel, Tokenizer
 from quire.core.traits import NODE_TRAITS
 from quire.engine.checkpoint.model_card import read_model_card
+from quire.engine.checkpoint.model_directory import ADAPTER_WANTED, locate_here
 from quire.engine.tokenizer import load_tokenizer
 from quire.node.shipped import SHIPPED_MODEL, SHIPPED_READER
 
@@ -79,6 +80,28 @@ def resolve_source(source: str | None) -> str:
 def resolve_engines(configs: Sequence[EngineConfig]) -> tuple[EngineConfig, ...]:
     """``configs`` with their sources resolved to what an engine process can open."""
     return tuple(replace(config, source=resolve_source(config.source)) for config in configs)
+
+
+def check_sources(config: NodeConfig) -> None:
+    """Raise for a model, adapter or encoder whose source cannot be served as far as that is known
+    without the network and without its weights: a path that is no directory, a directory without a
+    readable ``config.json``. Blocks on disk.
+
+    Raises:
+        ModelNotFound, ModelFormatError, UnsupportedModel: see ``quire.engine``.
+    """
+    for engine in resolve_engines(config.engines):
+        _check_config_of(engine.source)
+        for adapter in engine.adapters:
+            locate_here(adapter.source, ADAPTER_WANTED)
+    for encoder in config.encoders:
+        _check_config_of(encoder.source)
+
+
+def _check_config_of(source: str) -> None:
+    directory = locate_here(source)
+    if directory is not None:
+        directory.read_config()
 
 
 class ModelTable:

@@ -19,7 +19,7 @@ from functools import partial
 from quire.core.config import EngineConfig, NodeConfig, ServerConfig
 from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import EngineTransport
-from quire.node import ModelFiles, Node, SessionLimits, read_model_files
+from quire.node import ModelFiles, Node, SessionLimits, check_sources, read_model_files
 from quire.programs.workflow.applications import Applications
 from quire.server.capacity import capacity_line
 from quire.server.data_directory import check_data_directory, sole_server
@@ -159,9 +159,11 @@ def run(
     they all are.
 
     Raises:
-        QuireError: the address cannot be bound, the data directory cannot be written or is in use,
-            or the node could not start.
+        QuireError: a model is missing, the address cannot be bound, the data directory cannot be
+            written or is in use, or the node could not start.
     """
+    if transport_factory is None:
+        check_sources(config)
     check_data_directory(server.data_dir)
     check_data_directory(config.data_dir)
 

@@ -93,21 +93,28 @@ sys.exit(7)
 def test_the_end_of_a_process_is_noticed_while_others_hold_its_log(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ranks have groups of their own: they do not end with the group of their engine."""
+    """Ranks have groups of their own: they do not end with the group of their engine. Who waits for
+    the process is told at once, and the log is read to its end after that."""
 
-    async def parent() -> str:
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async def parent() -> tuple[str, str]:
+        ended: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         command = (sys.executable, "-P", "-c", OWN_SESSION)
-        child = NodeChild("parent", ended.set_result, LifeLimits(last_words_s=0.5), command)
+
+        def on_exit(reason: str) -> None:
+            ended.set_result((reason, caplog.text))
+
+        child = NodeChild("parent", on_exit, LifeLimits(last_words_s=0.5), command)
         async with asyncio.timeout(60):
             await child.spawn(msgspec.Struct())
-            reason = await ended
+            told = await ended
             await child.close()
-        return reason
+        return told
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        assert "exited with 7" in runner.run(parent())
-    assert "last words" in caplog.text
+        reason, logged_before = runner.run(parent())
+    assert "exited with 7" in reason
+    assert "its last words" not in logged_before
+    assert "its last words:\nlast words" in caplog.text
 
 
 async def test_what_cannot_be_started_is_lost_and_tried_again(
@@ -146,6 +153,7 @@ async def test_a_process_s_records_are_logged_at_their_own_levels(
     child = NodeChild("records", ended.set_result, LifeLimits(), (sys.executable, "-c", script))
     await child.spawn(msgspec.defstruct("Order", [])())
     await ended
+    await child.close()  # the log is over
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert logged[:2] == [("INFO", "root: loaded"), ("ERROR", "root: a step failed")]
     assert ("ERROR", "ZeroDivisionError: division by zero") in logged

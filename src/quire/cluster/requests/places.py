@@ -82,11 +82,12 @@ Place = (
     | NotRouted
 )
 
+_RESPONSES = frozenset({"/v1/responses", "/v1/responses/input_tokens"})
 _GENERATING = frozenset(
     {
         "/v1/chat/completions",
         "/v1/completions",
-        "/v1/responses",
+        *_RESPONSES,
         "/v1/messages",
         "/v1/embeddings",
         "/v1/rerank",
@@ -143,9 +144,9 @@ def place_of(request: Request) -> Place:
 def _of_work(request: Request) -> Place:
     if previous := request.text_of("previous_response_id"):
         return _holder("responses", quote(previous, safe=""))
-    if request.path == "/v1/responses" and (conversation := request.conversation()):
+    if request.path in _RESPONSES and (conversation := request.conversation()):
         return _holder("conversations", quote(conversation, safe=""))
-    if request.path == "/v1/responses" and (item := request.referenced_item()):
+    if request.path in _RESPONSES and (item := request.referenced_item()):
         return _holder_of_item(item)
     session = request.session
     if session is None:

@@ -19,10 +19,9 @@ from torch import Tensor
 from quire.core.config import AdapterConfig
 from quire.core.errors import ModelError, ModelFormatError, UnsupportedModel
 from quire.engine.adapters.peft_config import CONFIG_FILE, MAX_RANK, PeftConfig, read_peft_config
-from quire.engine.checkpoint.model_directory import ModelDirectory, locate
+from quire.engine.checkpoint.model_directory import ADAPTER_WANTED, ModelDirectory, locate
 
 WEIGHTS_FILE = "adapter_model.safetensors"
-_WANTED = "an adapter is a directory as PEFT's save_pretrained writes it"
 MAX_WEIGHTS_BYTES = 16 << 30
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
@@ -95,7 +94,7 @@ def load_adapter(adapter: AdapterConfig, shapes: Mapping[str, ModuleShape]) -> A
         ModelFormatError: files missing or damaged, or made for another model.
         UnsupportedModel: a form of adapter that is not served.
     """
-    directory = locate(adapter.source, _WANTED)
+    directory = locate(adapter.source, ADAPTER_WANTED)
     if not directory.has(CONFIG_FILE):
         raise ModelFormatError(
             f"{directory.path} has no {CONFIG_FILE}: an adapter is a directory as PEFT's "

@@ -152,6 +152,7 @@ _MODEL_WANTED = (
     "give the path of a directory with config.json and *.safetensors, or a shipped model "
     "('quire models')"
 )
+ADAPTER_WANTED = "an adapter is a directory as PEFT's save_pretrained writes it"
 
 
 def locate(source: str, wanted: str = _MODEL_WANTED) -> ModelDirectory:
@@ -160,6 +161,23 @@ def locate(source: str, wanted: str = _MODEL_WANTED) -> ModelDirectory:
 
     Raises:
         ModelNotFound: neither a directory nor a repository that can be reached.
+    """
+    local = locate_here(source, wanted)
+    if local is not None:
+        return local
+    from quire.engine.checkpoint.hub import (
+        download,  # imported late: a local directory needs no hub client
+    )
+
+    return ModelDirectory(download(source))
+
+
+def locate_here(source: str, wanted: str = _MODEL_WANTED) -> ModelDirectory | None:
+    """The directory for a path; ``None`` for a hub id, for which the network may be needed.
+    ``wanted``: as for ``locate``.
+
+    Raises:
+        ModelNotFound: neither a directory nor a hub id.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -170,8 +188,4 @@ def locate(source: str, wanted: str = _MODEL_WANTED) -> ModelDirectory:
         raise ModelNotFound(
             f"{source!r} is neither a directory nor a hub id like 'org/name': {wanted}"
         )
-    from quire.engine.checkpoint.hub import (
-        download,  # imported late: a local directory needs no hub client
-    )
-
-    return ModelDirectory(download(source))
+    return None

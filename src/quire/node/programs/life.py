@@ -100,7 +100,10 @@ class ProgramLife:
     @property
     def state(self) -> ProgramState:
         """The program's state for its clients. One that has stopped ends with its last message: it
-        runs until then, and so does one whose next incarnation has still to start."""
+        runs until then, and so does one whose next incarnation has still to start. One that the
+        node has given up is terminated, however its last incarnation has ended."""
+        if self.end.has_come and self.end.given_up is not None:
+            return ProgramState.TERMINATED
         state = self.running.state
         return ProgramState.RUNNING if state.ended and not self.end.has_come else state
 

@@ -143,6 +143,7 @@ class SandboxProcess:
                 return self._end.result()
         except QuireError as exc:
             self._say(LoadFailed(error=exc.record()))
+            await self._end  # the node ends this process once it has read why
             return EXIT_LOAD_FAILED
         async with TenantClients() as clients:
             self._clients = clients

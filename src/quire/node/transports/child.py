@@ -140,22 +140,24 @@ class NodeChild:
         await asyncio.wait({self._watch})  # a caller that is cancelled here may close again
 
     async def _wait(self) -> None:
-        """Wait for the end of the process, then for that of its log; report how it ended."""
+        """Wait for the end of the process and report at once how it ended; then wait for the end
+        of its log."""
         reading = asyncio.create_task(self._read_log(), name=f"log {self._name}")
         await self._ended
+        self._pulse.cancel()
+        reason = None
+        if not self._closing:
+            reason = self._reason(cast(int, self._transport.get_returncode()))
+            self._on_exit(reason)
         # processes of groups of their own may hold the log open; they are not waited for
         await asyncio.wait({reading}, timeout=self._limits.last_words_s)
         reading.cancel()
-        self._pulse.cancel()
         await asyncio.wait({self._pulse, reading})
-        code = cast(int, self._transport.get_returncode())
         self._transport.close()  # its pipes, which processes that it has started may still hold
         await asyncio.sleep(0)  # they are closed in the loop's next turn
-        if not self._closing:
-            reason = self._reason(code)
+        if reason is not None:
             words = [f"{reason}; its last words:", *self._stderr] if self._stderr else [reason]
             self._log.error("%s", "\n".join(words))
-            self._on_exit(reason)
 
     async def _read_log(self) -> None:
         """Read standard error to its end."""

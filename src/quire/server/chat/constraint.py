@@ -70,7 +70,8 @@ def structured_grammar(outputs: StructuredOutputs) -> GrammarSpec:
 
 def _format_schema(chosen: ResponseFormat | None) -> dict[str, Any] | None:
     if isinstance(chosen, JsonObjectResponse):
-        return _spaced({"type": "object"}, strict=True)
+        given = chosen.json_schema
+        return _spaced({"type": "object"} if given is None else given, strict=True)
     if isinstance(chosen, JsonSchemaResponse):
         schema = chosen.json_schema.json_schema
         return _spaced({} if schema is None else schema, strict=bool(chosen.json_schema.strict))

@@ -47,7 +47,7 @@ from quire.core.errors import (
 from quire.server.errors.refusals import note
 from quire.server.errors.unknown_fields import fields_of
 from quire.server.errors.validation_errors import problem_of
-from quire.server.errors.wrong_paths import meant_by, methods_of
+from quire.server.errors.wrong_paths import meant_by, methods_of, of_another_service
 
 logger = logging.getLogger(__name__)
 
@@ -197,15 +197,20 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
         param = error.param if isinstance(error, HttpError) else None
         message = error.detail or HTTPStatus(error.status_code).phrase
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
-        if error.status_code == 405:
+        status = error.status_code
+        elsewhere = of_another_service(request.url.path) if status == 405 else None
+        if elsewhere is not None:
+            status, headers = 404, {}
+            message = f"no route {request.method} {request.url.path}: {elsewhere}"
+        elif status == 405:
             headers["allow"] = ", ".join(methods_of(routes, request.url.path))
             message = wrong_method(request.method, request.url.path, headers["allow"])
-        elif error.status_code == 404 and code is None:
+        elif status == 404 and code is None:
             hint = meant_by(routes, request.url.path) or "/openapi.json has all of them"
             message = f"no route {request.method} {request.url.path}: {hint}"
-        body = error_body(error.status_code, message, code=code, param=param)
+        body = error_body(status, message, code=code, param=param)
         note(request.scope, body["error"]["code"], message)
-        return JSONResponse(body, error.status_code, headers)
+        return JSONResponse(body, status, headers)
 
     async def on_validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -44,6 +44,8 @@ _OF_OTHER_SERVERS = {
     "/redoc": "/openapi.json describes all routes, docs/reference/http.md in words",
     "/v1/messages/batches": _BATCHES,
     "/v1/complete": "there is /v1/messages",
+    "/v1/responses/compact": 'conversations are not compacted here: "truncation": "auto" drops '
+    "the oldest turns of one that is too long",
     "/v1/uploads": "there is /v1/files, for files of any allowed size",
 }
 """Routes of Ollama, llama.cpp, SGLang, vLLM, Text Generation Inference, OpenAI and Anthropic that
@@ -93,6 +95,12 @@ def _of_another_server(path: str) -> str | None:
         if f"{path}/".startswith(f"{beginning}/"):
             return words
     return None
+
+
+def of_another_service(path: str) -> str | None:
+    """Return what to use instead of a route that other servers have under a path of ours: ``{id}``
+    of our route takes its last part."""
+    return _OF_OTHER_SERVERS.get(path.rstrip("/"))
 
 
 def methods_of(routes: Sequence[APIRoute], path: str) -> list[str]:

@@ -16,7 +16,7 @@ from quire.core.errors import InvalidArgument, PromptTooLong, UnknownHandle
 from quire.node import SessionHandle
 from quire.server.answers.frame import Frame, new_frame
 from quire.server.answers.resuming.going_on import ResumableAnswer
-from quire.server.chat.preparation import PreparedChat, prepare_chat
+from quire.server.chat.preparation import PreparedChat, prepare_chat, render_chat
 from quire.server.context import caller_of, context_of
 from quire.server.errors.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
@@ -39,7 +39,12 @@ from quire.server.schemas.response_items import (
     ItemReference,
     MessageItem,
 )
-from quire.server.schemas.responses import ConversationId, ResponseObject, ResponsesRequest
+from quire.server.schemas.responses import (
+    ConversationId,
+    InputTokensRequest,
+    ResponseObject,
+    ResponsesRequest,
+)
 
 
 @dataclass(slots=True)
@@ -116,6 +121,19 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
         entry = StoredResponse(f"resp_{frame.key}", caller_of(request), asked.shown)
         entry.num_history_bytes = asked.num_history_bytes
     return Creation(body, chat, messages, formatter, entry, asked.grow, telling)
+
+
+async def count_input_tokens(request: Request, body: InputTokensRequest) -> int:
+    """The tokens of the prompt that a response to ``body`` would have, of which nothing is cut.
+
+    Raises:
+        QuireError, HttpError: the prompt cannot be built.
+    """
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    whole = ResponsesRequest.model_construct(**given)
+    messages = _asked(request, whole).messages
+    prompt = await render_chat(context_of(request), chat_request(whole, messages))
+    return len(prompt.token_ids)
 
 
 class _History(msgspec.Struct):

@@ -16,13 +16,15 @@ from quire.server.list_page import ListPage
 from quire.server.planning import begin, open_generation
 from quire.server.requests.strict_json import StrictRoute
 from quire.server.responses.background import BackgroundRun
-from quire.server.responses.creation import Creation, create
+from quire.server.responses.creation import Creation, count_input_tokens, create
 from quire.server.responses.following import FollowedResponse
 from quire.server.responses.store import StoredResponse
 from quire.server.schemas.base import WholeModel, event_responses
 from quire.server.schemas.responses import (
     DeletedResponse,
     InputItemList,
+    InputTokenCount,
+    InputTokensRequest,
     ResponseObject,
     ResponsesRequest,
 )
@@ -52,6 +54,13 @@ async def create_response(request: Request, body: ResponsesRequest) -> Response:
         store.put(stored)
 
     return begin(request, plan.then(finished))
+
+
+@router.post("/v1/responses/input_tokens", response_model=InputTokenCount)
+async def count_tokens(request: Request, body: InputTokensRequest) -> Response:
+    """Count the tokens of a response's prompt, including tools, instructions and what it goes on
+    from."""
+    return _json(InputTokenCount(input_tokens=await count_input_tokens(request, body)))
 
 
 def _in_background(request: Request, creation: Creation) -> Response:

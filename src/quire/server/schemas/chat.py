@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from quire.server.schemas.base import ResponseModel, ShortText
 from quire.server.schemas.generation import (
@@ -26,6 +26,15 @@ from quire.server.schemas.tools import (
 )
 
 
+def _text(modality: object) -> object:
+    if isinstance(modality, str) and modality != "text":
+        raise ValueError(f"{modality[:64]!r} is not served here: answers are text")
+    return modality
+
+
+Modality = Annotated[Literal["text"], BeforeValidator(_text)]
+
+
 class ChatCompletionRequest(GenerationFields, PromptFields):
     messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_MAX_TOKENS)] | None = None
@@ -40,7 +49,7 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
-    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    modalities: Annotated[list[Modality], Field(max_length=8)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:

@@ -139,8 +139,9 @@ class ConversationId(WholeModel):
     id: str
 
 
-class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
-    """``store`` defaults to true, as in OpenAI's service."""
+class InputTokensRequest(RequestModel):
+    """The parts of a prompt. ``parallel_tool_calls`` and ``truncation`` do not change its
+    tokens."""
 
     input: ResponseInput | None = None
     model: Name | None = Field(None, description="Absent: the node's default model")
@@ -148,12 +149,8 @@ class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     text: TextField | None = None
     reasoning: ReasoningField | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    include: Annotated[list[Include], Field(max_length=16)] | None = None
     previous_response_id: ShortText | None = None
     conversation: (
         Annotated[
@@ -161,16 +158,11 @@ class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
         ]
         | None
     ) = None
-    background: bool | None = None
-    stream: bool | None = None
-    stream_options: ResponseStreamOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     chat_template_kwargs: TemplateVariables | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> ResponsesRequest:
-        if self.background and self.store is False:
-            raise ValueError("background needs store: the response is read later")
+    def _one_history(self) -> InputTokensRequest:
         if self.conversation is not None and self.previous_response_id is not None:
             raise ValueError("conversation and previous_response_id exclude each other")
         self._check_tools()
@@ -188,6 +180,29 @@ class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
             for tool in chosen:
                 if tool.name not in names:
                     raise ValueError(f"tool_choice names {tool.name!r}, which is not in tools")
+
+
+class InputTokenCount(WholeModel):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class ResponsesRequest(InputTokensRequest, SamplingFields, IdentityFields, AcceptedFields):
+    """``store`` defaults to true, as in OpenAI's service."""
+
+    max_tool_calls: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    include: Annotated[list[Include], Field(max_length=16)] | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _stored(self) -> ResponsesRequest:
+        if self.background and self.store is False:
+            raise ValueError("background needs store: the response is read later")
+        return self
 
     @property
     def wants_logprobs(self) -> bool:

@@ -29,6 +29,15 @@ class FunctionDefinition(RequestModel):
     strict: bool | None = None
 
 
+def _function_alone(kind: object) -> object:
+    if kind == "custom":
+        raise ValueError(
+            "'custom' is a tool whose input is free text, which is not served here: send a "
+            "function with a text as its parameter"
+        )
+    return _no_hosted_tool(kind)
+
+
 def _no_hosted_tool(kind: object) -> object:
     if isinstance(kind, str) and kind not in ("function", "custom"):
         raise ValueError(
@@ -38,7 +47,7 @@ def _no_hosted_tool(kind: object) -> object:
     return kind
 
 
-FunctionKind = Annotated[Literal["function"], BeforeValidator(_no_hosted_tool)]
+FunctionKind = Annotated[Literal["function"], BeforeValidator(_function_alone)]
 CustomKind = Annotated[Literal["custom"], BeforeValidator(_no_hosted_tool)]
 
 
@@ -108,7 +117,10 @@ class TextResponse(RequestModel):
 
 
 class JsonObjectResponse(RequestModel):
+    """``schema``: as llama.cpp and Together take it; ``json_schema`` is OpenAI's form."""
+
     type: Literal["json_object"]
+    json_schema: JsonObject | None = Field(None, alias="schema")
 
 
 class JsonSchemaResponse(RequestModel):

@@ -73,7 +73,7 @@ async def test_a_program_of_which_nothing_is_heard_ends_here() -> None:
         await again.handle.result()
     again.handle.life.leave()
     again.handle.life.stay()
-    assert again.handle.record().state == ProgramState.CANCELLED
+    assert again.handle.record().state == ProgramState.TERMINATED
     assert again.table.running() == []
 
 
@@ -164,6 +164,9 @@ async def test_what_is_kept_of_its_messages_is_bounded(monkeypatch: pytest.Monke
     again.lose()
     with pytest.raises(ProgramTerminated, match="too much was said"):
         await again.handle.result()
+    record = again.handle.record()
+    assert record.error is not None
+    assert (record.state, record.error.code) == (ProgramState.TERMINATED, "program_terminated")
 
 
 async def test_a_message_that_a_full_mailbox_refuses_is_not_told_again() -> None:
