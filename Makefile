@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos chaos-cluster chaos-processes mutate lint types bench bench-pie bench-autellix bench-ayo bench-microserving model-eval install install-dev lock docs clean
+.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos chaos-forks chaos-cluster chaos-processes mutate lint types bench bench-pie bench-autellix bench-ayo bench-microserving model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -73,6 +73,10 @@ test-ray: install-dev .venv-ray/installed.stamp ## a cluster on a real Ray, in a
 
 chaos: install-dev ## faults for an hour, behind which everything is at its level (CHAOS_S=, CHAOS_SEED=)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults -s --chaos-s $(CHAOS_S) --chaos-seed $(CHAOS_SEED)
+
+chaos-forks: install-dev ## 14 programs that fork lose thirty engines, and all finish (KILLS=30)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/node/programs/restarting/test_node_restarts.py -n 0 -s \
+		-k programs_that_fork --engine-kills $(or $(KILLS),30)
 
 chaos-cluster: install-dev ## a thousand rounds of requests through a router while its nodes fail (ROUNDS=1000)
 	PYTHONPATH=tests/cluster $(BIN)/python tests/cluster/fault_rounds.py $(or $(ROUNDS),1000)

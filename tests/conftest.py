@@ -38,6 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seconds for which tests/faults begins rounds; without: one round on every machine",
     )
     parser.addoption("--chaos-seed", type=int, default=12, help="of the rounds of tests/faults")
+    parser.addoption(
+        "--engine-kills",
+        type=int,
+        default=3,
+        help="engines that programs which fork lose (tests/node/programs/restarting)",
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from quire.client.attachment import Attachment
+from quire.client.attachment import Attachment, result_of
+from quire.core.errors import ProgramCancelled, ProgramFailed, ProgramTerminated, QuireError
 
 
 async def test_a_large_result_arrives() -> None:
@@ -51,3 +53,22 @@ async def test_it_asks_with_the_clients_headers_for_what_comes_after_a_message()
         {"type": "end_of_input"},
         {"type": "cancel"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "kind", "says"),
+    [
+        ("failed", ("program_failed", "division by zero"), ProgramFailed, "division by zero"),
+        ("terminated", ("program_terminated", "too slow"), ProgramTerminated, "too slow"),
+        ("terminated", ("a_new_code", "of a newer node"), QuireError, "of a newer node"),
+        ("cancelled", ("program_cancelled", "by its parent"), ProgramCancelled, "by its parent"),
+        ("cancelled", None, ProgramCancelled, "cancelled"),
+    ],
+)
+def test_what_has_not_finished_raises_the_error_of_its_record(
+    state: str, error: tuple[str, str] | None, kind: type[QuireError], says: str
+) -> None:
+    told = None if error is None else {"code": error[0], "message": error[1]}
+    with pytest.raises(QuireError, match=f"^{says}$") as raised:
+        result_of({"state": state, "result": None, "error": told})
+    assert type(raised.value) is kind

@@ -429,6 +429,15 @@ async def test_a_request_whose_program_is_ended_again_and_again_has_failed(
     assert (batch.status, batch.request_counts.failed) == ("completed", 1)
 
 
+@pytest.mark.parametrize("hours", [1, 24])
+async def test_a_batch_expires_after_its_window(tmp_path: Path, hours: int) -> None:
+    service, files = service_of(tmp_path, NeverCalls())
+    request = stored(files, say("one")).model_copy(update={"completion_window": f"{hours}h"})
+    batch = await service.create(TENANT, request)
+    assert (batch.created_at, batch.expires_at) == (1000, 1000 + hours * 3600)
+    await service.close()
+
+
 async def test_a_batch_expires_and_says_what_has_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,7 +97,9 @@ def test_the_list_has_schemas_that_queries_fit(http: httpx.Client) -> None:
 
 def test_a_query_is_answered_and_is_a_program(http: httpx.Client) -> None:
     body = {"query": QUERY, "client_id": "mine", "priority": 3, "seed": 7}
-    answer = http.post(NAIVE, json=body).raise_for_status().json()
+    response = http.post(NAIVE, json=body).raise_for_status()
+    assert response.headers["content-type"] == "application/json"
+    answer = response.json()
     assert answer["results"] == {"answer": "Hello there."}
     assert (answer["object"], answer["workflow"]) == ("workflow.result", "naive-rag")
     assert answer["num_primitives"] == 11

@@ -296,6 +296,9 @@ class Holdings:
         embeds = sum(embed.is_counted for embed in program.embeds.values())
         assert embeds == program.num_held_embeds, "embeds are counted while they are held"
         for queue in program.queues.values():
+            things = [*queue.pages, *queue.embeds]
+            for thing in things:
+                assert self._is_held(program, thing), "a queue keeps nothing that is gone"
             for thing in queue.orphans:
                 assert thing.orphan_of == queue.id
                 assert self._is_held(program, thing), (

@@ -223,3 +223,34 @@ def test_a_full_output_ends_with_length_and_the_last_token_is_not_run() -> None:
     assert decode.chunks[-1].finish_reason == "length"
     assert len(decode.tokens) == 8 - 5 + 1
     assert decode.tokens == alone(prompt(1, 5), 4)
+
+
+def test_a_decode_that_found_no_memory_comes_before_those_that_have_room() -> None:
+    """The younger program's decode stands first in each message and has room for many tokens. The
+    older one's takes its memory in the message after the one that had none for it."""
+    config = {"max_steps_per_message": 1, "run_ahead": False, "output_share": 0.0}
+    world = World(page_size=16, num_blocks=4, num_host_blocks=0, config=config)
+    world.program(1)
+    world.program(2)
+    prompts = {1: list(range(10, 39)), 2: list(range(50, 67))}
+    outputs = {1: 20, 2: 14}
+
+    def ask(program: int, num_pages: int) -> CommandOutcome:
+        pages = range(num_pages)
+        decode = world.decode(pages, prompts[program], outputs[program])
+        return world.issue(program, world.alloc(pages), decode)[1]
+
+    young = ask(2, 2)
+    while not young.tokens:
+        assert world.harness.step()
+    old = ask(1, 4)
+    while not old.tokens:
+        assert world.harness.step()
+    num_before = len(young.tokens)
+    while len(old.tokens) < 8:
+        assert world.harness.step()
+    assert len(young.tokens) - num_before <= 4
+    world.run()
+    for outcome, program in ((old, 1), (young, 2)):
+        assert outcome.tokens == alone(prompts[program], outputs[program], page_size=16)
+    assert world.figures.num_preemptions == 1

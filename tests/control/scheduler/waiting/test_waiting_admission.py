@@ -141,3 +141,22 @@ def test_what_others_hold_of_a_prompt_needs_no_room() -> None:
     together, world = shared_crowd([7, 7, 7])
     assert together == 3
     assert world.figures.num_preemptions == 0
+
+
+def test_who_takes_the_place_of_another_needs_no_room_beside_it() -> None:
+    """A decode with a better rank gets the seat and the memory of an older program's."""
+    config = {"output_share": 1.0, "run_ahead": False, "max_steps_per_message": 1}
+    world = World(num_blocks=12, num_host_blocks=64, max_sequences=1, config=config)
+    first = ask(world, 1)
+    while len(first.tokens) < 8:
+        assert world.harness.step()
+    world.program(2, priority=5)
+    pages = range(9)
+    urgent = world.issue(2, world.alloc(pages), world.decode(pages, prompt(2), OUTPUT))[1]
+    while urgent.status == "pending":
+        assert world.harness.step()
+    assert first.status == "pending"
+    world.run()
+    assert urgent.tokens == alone(prompt(2), OUTPUT)
+    assert first.tokens == alone(prompt(1), OUTPUT)
+    assert world.figures.num_preemptions == 1
