@@ -83,7 +83,8 @@ def balancer_table(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
 def trace_of(workload: str, arguments: Any) -> Trace:
     numbers = QUICK_NUM_PROGRAMS if arguments.quick else NUM_PROGRAMS
     num_programs = arguments.programs or numbers[workload]
-    return Trace(workload, num_programs, seeds_of(arguments), loads_of(arguments))
+    loads, wait_s = loads_of(arguments), arguments.wait_s
+    return Trace(workload, num_programs, seeds_of(arguments), loads, wait_s)
 
 
 def compare_balancers(workload: str, arguments: Any, kept: KeptRows) -> dict[str, Any]:
@@ -111,6 +112,7 @@ def compare_balancers(workload: str, arguments: Any, kept: KeptRows) -> dict[str
     return {
         "workload": workload,
         "programs_each": trace.num_programs,
+        "wait_s": trace.wait_s,
         "slo_s": slo_s,
         "throughput": table,
         "rows": rows,
@@ -124,6 +126,9 @@ def main() -> None:
     made.add_argument("--loads", nargs="+", type=float, default=None, help=f"default: {LOADS}")
     made.add_argument("--programs", type=int, default=None,
                       help=f"for each engine (default: {NUM_PROGRAMS})")  # fmt: skip
+    made.add_argument("--wait-s", type=float, default=0.0,
+                      help="seconds between a program's calls: the way to its client, people, "
+                      "tools (default: none)")  # fmt: skip
     made.add_argument("--balancers", nargs="+", choices=BALANCERS, default=[*BALANCERS])
     made.add_argument("--rows", type=Path, default=None,
                       help="file of rows: those that it has are not run again")  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +22,9 @@ from quire.simulation.arrivals import Arrivals
 from quire.simulation.engines import EngineSpec
 from quire.simulation.outcomes import plain
 from quire.simulation.studies import Study, StudyResult
+from quire.simulation.workloads import create_workload, draw_programs
+from quire.simulation.workloads.plan import ProgramPlan
+from quire.simulation.workloads.recorded import RecordedLoad
 
 Row = dict[str, Any]
 
@@ -43,23 +46,38 @@ class Contender:
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Programs of ``workload`` at rising loads. ``num_programs``: their number for one engine; n
-    engines get n times as many."""
+    engines get n times as many. ``wait_s``: seconds between the end of a call and those that follow
+    it, beside what the workload has."""
 
     workload: str
     num_programs: int
     seeds: Sequence[int]
     loads: Sequence[float]
+    wait_s: float = 0.0
 
     def study(self, engines: EngineSpec, load: float, seed: int) -> Study:
         """Return the run of this load and seed. All seeds have the same rate of arrivals."""
         rate = load * Study(self.workload, 1, engines=engines).capacity()
-        return Study(
-            self.workload,
-            self.num_programs * engines.num_engines,
-            seed=seed,
-            engines=engines,
-            arrivals=Arrivals(rate=rate),
+        number = self.num_programs * engines.num_engines
+        study = Study(
+            self.workload, number, seed=seed, engines=engines, arrivals=Arrivals(rate=rate)
         )
+        return waiting(study, self.wait_s) if self.wait_s else study
+
+
+def waiting(study: Study, wait_s: float) -> Study:
+    """Return the same programs at the same times, whose later calls come ``wait_s`` later."""
+    plans = draw_programs(create_workload(study.workload), study.num_programs, study.seed)
+    times_s = study.arrivals.times_s(study.num_programs, study.seed)
+    later = tuple(_later(plan, wait_s) for plan in plans)
+    return replace(study, recorded=RecordedLoad(later, tuple(times_s), num_left_out=0))
+
+
+def _later(plan: ProgramPlan, wait_s: float) -> ProgramPlan:
+    calls = (
+        replace(call, wait_s=call.wait_s + wait_s) if call.after else call for call in plan.calls
+    )
+    return ProgramPlan(plan.kind, tuple(calls))
 
 
 class KeptRows:
@@ -94,7 +112,8 @@ def _key_of(row: Row) -> tuple[Any, ...]:
 
 
 def latency_alone_s(workload: str, engines: EngineSpec) -> float:
-    """Return the mean latency of a token, in seconds, of programs that run one after the other."""
+    """Return the mean latency of a token, in seconds, of programs that run one after the other,
+    without further waits between their calls."""
     study = Study(workload, _NUM_ALONE, engines=engines, arrivals=Arrivals("closed", width=1))
     [found] = play_all([Task(f"{workload}, one at a time", study, SYSTEMS["fcfs"])], 1)
     return found.summary.token_latency_s.mean

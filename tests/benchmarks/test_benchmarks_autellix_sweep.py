@@ -38,3 +38,14 @@ def test_rows_of_an_earlier_run_are_not_played_again(
     twice = sweep.Trace("bfcl", 2, [1], [0.5])
     sweep.sweep(twice, {"plas": CONTENDERS["plas"]}, 10.0, 1, sweep.KeptRows(path))
     assert len(played) == 1, "a trace of another length"
+
+
+def test_calls_that_follow_others_come_later_and_all_else_stays() -> None:
+    at_once = sweep.Trace("bfcl", 3, [1], [0.5]).study(ENGINE, 0.5, 1)
+    later = sweep.Trace("bfcl", 3, [1], [0.5], wait_s=2.0).study(ENGINE, 0.5, 1)
+    (plans, times_s), (waiting, same_s) = at_once.drawn(), later.drawn()
+    assert list(times_s) == list(same_s)
+    for plan, other in zip(plans, waiting, strict=True):
+        assert [call.wait_s for call in other.calls] == [0.0, *[2.0] * (len(plan.calls) - 1)]
+        assert plan.prompt_lengths == other.prompt_lengths
+        assert [one.num_output for one in plan.calls] == [one.num_output for one in other.calls]

@@ -8,8 +8,8 @@ from math import e, log, log2
 import pytest
 
 from quire.control.policies import LeastLeft
+from quire.control.policies.kinds import KindOfProgram
 from quire.control.policies.prompt_weight import MEMORY, MIN_PROGRAMS, PromptWeight
-from quire.control.policies.remaining import KindOfProgram
 from quire.control.policies.tails import cost_beyond
 from quire.core.policy import ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
@@ -185,7 +185,7 @@ def test_where_prompts_cost_as_much_they_are_progress() -> None:
 
 def test_a_life_that_begins_anew_counts_its_own_prompts_answers_and_seconds() -> None:
     figures = ServiceFigures(service_tokens=5000, generated_tokens=4000, service_s=50.0)
-    life = KindOfProgram().begin(figures, before=5000)
+    life = KindOfProgram().begin(figures, tokens_before=5000)
     figures.service_tokens, figures.generated_tokens, figures.service_s = 5800, 4200, 53.0
     assert (life.served, life.generated, life.service_s) == (800.0, 200.0, 3.0)
     assert life.progress(0.5) == 200.0 + 0.5 * 600.0

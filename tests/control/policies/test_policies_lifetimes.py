@@ -1,6 +1,6 @@
 import pytest
 
-from quire.control.policies.lifetimes import product_limit
+from quire.control.policies.distribution import product_limit
 from quire.control.policies.promotions import MAX_STALE, Promotions, RankedCall
 from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
 from quire.core.policy import ReadyCommand, ServiceFigures

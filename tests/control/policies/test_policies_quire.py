@@ -9,18 +9,18 @@ import pytest
 from gantt import run
 
 from quire.control.policies import FirstComeFirstServed, LeastLeft, ProgramAttainedService
-from quire.control.policies.lifetimes import FEWEST
-from quire.control.policies.quire import IDLE_S, LEVELS_PER_OCTAVE, MAX_EMPTY, TURN_TOKENS
-from quire.control.policies.remaining import (
+from quire.control.policies.gittins import gittins_index
+from quire.control.policies.kinds import (
     MAX_KINDS,
-    MIN_OF_KIND,
-    MIN_SAMPLES,
-    SHORTEST,
-    UNKNOWN,
+    MIN_ENDED,
+    MIN_ENDED_OF_KIND,
+    SHORTEST_TOKENS,
+    UNKNOWN_TOKENS,
     KindOfProgram,
     Kinds,
-    gittins_index,
 )
+from quire.control.policies.lifetimes import FEWEST_TOKENS
+from quire.control.policies.quire import IDLE_S, LEVELS_PER_OCTAVE, MAX_EMPTY, TURN_TOKENS
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
@@ -34,7 +34,7 @@ def end_one(kind: KindOfProgram, total: float) -> None:
     kind.end(kind.begin(ServiceFigures(service_tokens=int(total))))
 
 
-def kind_of(*totals: float, times: int = MIN_SAMPLES) -> KindOfProgram:
+def kind_of(*totals: float, times: int = MIN_ENDED) -> KindOfProgram:
     kind = KindOfProgram()
     for _ in range(times):
         for total in totals:
@@ -94,10 +94,10 @@ def test_equal_lengths_get_better_towards_the_end_and_long_tails_worse() -> None
 
 
 def test_a_kind_of_which_little_is_known_has_no_rank() -> None:
-    kind = kind_of(100.0, times=MIN_SAMPLES - 1)
+    kind = kind_of(100.0, times=MIN_ENDED - 1)
     assert kind.rank(0.0) is None
     end_one(kind, 100.0)
-    assert kind.rank(64.0) == log2(SHORTEST)
+    assert kind.rank(64.0) == log2(SHORTEST_TOKENS)
 
 
 def test_beyond_all_that_was_seen_it_ranks_by_what_was_served_and_the_tail() -> None:
@@ -111,9 +111,9 @@ def test_those_that_live_on_say_that_programs_are_long() -> None:
     """Half end after 100 tokens; whether the others end at all nobody knows yet. With those that
     ended alone a program of 64 tokens would be sure to end within 36 more."""
     kind = KindOfProgram()
-    for _ in range(MIN_SAMPLES):
+    for _ in range(MIN_ENDED):
         kind.begin(ServiceFigures(service_tokens=50_000))
-    for _ in range(MIN_SAMPLES):
+    for _ in range(MIN_ENDED):
         end_one(kind, 100.0)
     assert rank(kind, 64.0) == pytest.approx(log2(2 * 100 * (100 - 64)) / 2)
     assert rank(kind, 64.0) > rank(kind_of(100.0), 64.0)
@@ -186,20 +186,20 @@ def test_the_end_of_a_program_is_worth_more_the_less_it_generates() -> None:
     kinds = []
     for num_generated in (2000, 20, 1):
         kind = KindOfProgram()
-        for _ in range(MIN_SAMPLES):
+        for _ in range(MIN_ENDED):
             figures = ServiceFigures(service_tokens=2000, generated_tokens=num_generated)
             kind.end(kind.begin(figures))
         kinds.append(kind)
     wordy, terse, silent = kinds
     assert rank(wordy, 0.0) == pytest.approx(log2(2000))
     assert rank(terse, 0.0) == pytest.approx((log2(2000) + log2(20)) / 2)
-    assert rank(silent, 0.0) == pytest.approx((log2(2000) + log2(FEWEST)) / 2)
+    assert rank(silent, 0.0) == pytest.approx((log2(2000) + log2(FEWEST_TOKENS)) / 2)
 
 
 def test_a_session_that_begins_anew_counts_what_it_generates_from_then_on() -> None:
     figures = ServiceFigures(service_tokens=5000, generated_tokens=4000)
     kind = KindOfProgram()
-    life = kind.begin(figures, before=5000)
+    life = kind.begin(figures, tokens_before=5000)
     figures.service_tokens, figures.generated_tokens = 5800, 4200
     assert (life.served, life.worth) == (800.0, 1 / 200)
 
@@ -222,7 +222,7 @@ def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
     new.kind = "new"
     made.on_arrival(new, 0.0)
     assert level(made, new) == 1 + LEVELS_PER_OCTAVE * 14
-    for number in range(MIN_SAMPLES):
+    for number in range(MIN_ENDED):
         finish(made, 100 + number, 300, kind="known")
     other = call(1, 2)
     other.kind = "another"
@@ -243,7 +243,7 @@ def begin(made: LeastLeft, program: int, kind: str, served: int = 0) -> ReadyCom
 def test_of_an_unknown_kind_programs_are_as_long_as_another_has_been() -> None:
     """As searches among chats: none has ended yet, but one shows that they are long."""
     made = policy()
-    for number in range(MIN_OF_KIND):
+    for number in range(MIN_ENDED_OF_KIND):
         finish(made, 100 + number, 300, kind="chat")
     search = begin(made, 1, "search", served=6000)
     later, chat = begin(made, 2, "search"), begin(made, 3, "chat")
@@ -255,9 +255,9 @@ def test_of_an_unknown_kind_programs_are_as_long_as_another_has_been() -> None:
 
 def test_the_first_programs_of_a_kind_to_end_do_not_make_the_others_seem_short() -> None:
     made = policy()
-    for number in range(MIN_SAMPLES):
+    for number in range(MIN_ENDED):
         finish(made, 100 + number, 300, kind="chat")
-    for number in range(MIN_OF_KIND - 1):
+    for number in range(MIN_ENDED_OF_KIND - 1):
         finish(made, 200 + number, 500, kind="search")
     begin(made, 1, "search", served=6000)
     assert level(made, begin(made, 2, "search")) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000))
@@ -277,7 +277,7 @@ def test_a_program_alone_of_its_kind_is_taken_for_any_other_all_along() -> None:
 
 def test_where_there_is_one_kind_alone_a_long_program_says_nothing_of_the_others() -> None:
     made = policy()
-    for number in range(MIN_SAMPLES):
+    for number in range(MIN_ENDED):
         finish(made, 100 + number, 300)
     begin(made, 1, "", served=6000)
     assert level(made, begin(made, 2, "")) < 1 + LEVELS_PER_OCTAVE * 10
@@ -340,7 +340,7 @@ def test_launching_others_earns_no_fresh_rank() -> None:
         serve(made, command, 40_000, float(child))
         made.on_ended(command, float(child))
         made.on_program_ended(ProgramId(child), float(child))
-    assert levels == [1 + floor(LEVELS_PER_OCTAVE * log2(max(served, UNKNOWN)))
+    assert levels == [1 + floor(LEVELS_PER_OCTAVE * log2(max(served, UNKNOWN_TOKENS)))
                       for served in (0, 40_000, 80_000, 120_000)]  # fmt: skip
     made.on_program_ended(ProgramId(1), 9.0)
     assert not made._families

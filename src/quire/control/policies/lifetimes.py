@@ -1,48 +1,51 @@
-"""Estimates how long programs are, in tokens of service, and what the end of one is worth. A token
-of a prompt counts as much as it costs in comparison with a generated one (``prompt_weight``).
+"""Keeps the lives of programs of one kind: those that ended, and those that go on.
 
-Owns the window of programs that ended and of those that live, and the product-limit estimate
-(Kaplan and Meier 1958). Programs that ended would mislead alone: where engines are overloaded the
-short ones end first, so long ones would seem not to exist. A living one with much service shows
-that programs are longer than that.
+Owns which of them count, and what the end of one is worth. A token of a prompt counts as much as it
+costs in comparison with a generated one (``prompt_weight``).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.control.policies.distribution import Distribution, product_limit
 from quire.control.policies.tails import cost_beyond
 from quire.core.policy import ServiceFigures
 
-MAX_SAMPLES = 256
+MAX_ENDED = 256
 """The number of ended programs that count, the latest."""
 MAX_LIVE = 512
 """The number of live programs that count, the latest to begin."""
-FEWEST = 16.0
+FEWEST_TOKENS = 16.0
 """Programs that generated fewer tokens count as equal in what their end is worth."""
 
 
 class Lifetime:
     """The service of one program, or of a session between two long pauses. ``figures`` are its
-    family's and go on counting; ``before``: the service that they had when this life began.
+    family's and go on counting; ``tokens_before``: the service that they had when this life began.
     ``is_over``: it has ended, and ``figures`` may describe a later life."""
 
-    __slots__ = ("_before", "_figures", "_generated_before", "_seconds_before", "is_over", "number")
+    __slots__ = (
+        "_figures",
+        "_generated_before",
+        "_seconds_before",
+        "_tokens_before",
+        "is_over",
+        "number",
+    )
 
-    def __init__(self, figures: ServiceFigures, before: int, number: int) -> None:
+    def __init__(self, figures: ServiceFigures, tokens_before: int, number: int) -> None:
         self._figures = figures
-        self._before = before
-        self._generated_before = figures.generated_tokens if before else 0
-        self._seconds_before = figures.service_s if before else 0.0
+        self._tokens_before = tokens_before
+        self._generated_before = figures.generated_tokens if tokens_before else 0
+        self._seconds_before = figures.service_s if tokens_before else 0.0
         self.number = number
         self.is_over = False
 
     @property
     def served(self) -> float:
-        return float(self._figures.service_tokens - self._before)
+        return float(self._figures.service_tokens - self._tokens_before)
 
     @property
     def generated(self) -> float:
@@ -54,7 +57,7 @@ class Lifetime:
 
     def progress(self, prompt_weight: float) -> float:
         """Return its service, where a token of a prompt counts ``prompt_weight``."""
-        served = float(self._figures.service_tokens - self._before)
+        served = float(self._figures.service_tokens - self._tokens_before)
         if prompt_weight == 1.0:
             return served
         generated = float(self._figures.generated_tokens - self._generated_before)
@@ -65,20 +68,7 @@ class Lifetime:
         """The worth of its end: what counts is the time for each token that a program generates, so
         a second of waiting is worse for one that generates few. One that generates none counts by
         its service."""
-        return 1.0 / max(self.generated or self.served, FEWEST)
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """A distribution of totals: ``masses[i]`` is the probability of ``totals[i]``, which rise. The
-    rest to 1 belongs to programs that are longer than any that ended. ``worths[i]``: the mean worth
-    of the end of a program of ``totals[i]``; if there are none, all are equal. ``cost_beyond``: the
-    cost of the end of a longer program, as a share of its service (``tails``)."""
-
-    totals: Sequence[float]
-    masses: Sequence[float]
-    worths: Sequence[float] = ()
-    cost_beyond: float = 1.0
+        return 1.0 / max(self.generated or self.served, FEWEST_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +94,9 @@ class Lifetimes:
         self._num_begun = 0
         self.num_ended = 0
 
-    def begin(self, figures: ServiceFigures, before: int) -> Lifetime:
+    def begin(self, figures: ServiceFigures, tokens_before: int) -> Lifetime:
         self._num_begun += 1
-        life = Lifetime(figures, before, self._num_begun)
+        life = Lifetime(figures, tokens_before, self._num_begun)
         self._begun.append(life)
         while len(self._begun) > MAX_LIVE or self._begun[0].is_over:
             self._begun.popleft()
@@ -123,14 +113,14 @@ class Lifetimes:
             return False
         self.num_ended += 1
         self._ended.append(EndedLife(served, life.generated, self._num_begun, life.worth))
-        if len(self._ended) > MAX_SAMPLES:
+        if len(self._ended) > MAX_ENDED:
             self._ended.popleft()
         return True
 
     def distribution(self, prompt_weight: float) -> Distribution:
         """The estimated distribution. Of the living programs those count that began after the first
         of the counted ends: so both groups are from the same time."""
-        since = self._ended[0].num_begun if len(self._ended) == MAX_SAMPLES else 0
+        since = self._ended[0].num_begun if len(self._ended) == MAX_ENDED else 0
         live = [
             one.progress(prompt_weight)
             for one in self._begun
@@ -144,21 +134,3 @@ class Lifetimes:
             worths.setdefault(total, []).append(worth)
         means = [sum(worths[total]) / len(worths[total]) for total in lengths.totals]
         return Distribution(lengths.totals, lengths.masses, means, cost_beyond(totals, live))
-
-
-def product_limit(ended: Sequence[float], live: Sequence[float]) -> Distribution:
-    """The probabilities of the totals ``ended``, when programs with the service ``live`` go on."""
-    ends, lives = sorted(ended), sorted(live)
-    totals: list[float] = []
-    masses: list[float] = []
-    survive, index, passed = 1.0, 0, 0
-    while index < len(ends):
-        total, behind = ends[index], bisect_right(ends, ends[index])
-        while passed < len(lives) and lives[passed] < total:
-            passed += 1
-        at_risk = len(ends) - index + len(lives) - passed
-        mass = survive * (behind - index) / at_risk
-        totals.append(total)
-        masses.append(mass)
-        survive, index = survive - mass, behind
-    return Distribution(totals, masses)

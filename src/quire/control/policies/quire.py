@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor, inf, log2
 
+from quire.control.policies.kinds import SHORTEST_TOKENS, UNKNOWN_TOKENS, KindOfProgram, Kinds
 from quire.control.policies.promotions import Promotions, RankedCall
-from quire.control.policies.remaining import SHORTEST, UNKNOWN, KindOfProgram, Kinds
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
@@ -60,9 +60,9 @@ class _Family:
         self.served_s = now_s
         self._begin(0)
 
-    def _begin(self, before: int) -> None:
-        self.life = self.kind.begin(self.figures, before)
-        self.life_of_any = self.any_kind.begin(self.figures, before)
+    def _begin(self, tokens_before: int) -> None:
+        self.life = self.kind.begin(self.figures, tokens_before)
+        self.life_of_any = self.any_kind.begin(self.figures, tokens_before)
 
     def begin_anew(self) -> None:
         self.end()
@@ -86,11 +86,11 @@ class _Family:
         attained = self.life.progress(self.any_kind.prompt_weight)
         rank = self.any_kind.rank(attained)
         if rank is None:
-            return log2(max(self.life.served, UNKNOWN))
+            return log2(max(self.life.served, UNKNOWN_TOKENS))
         if self.kind.num_ended == self.any_kind.num_ended:
             return rank
-        shown = self.kind.shown_by_others(self.life, attained)
-        return max(rank, log2(max(shown, SHORTEST)))
+        longest = self.kind.longest_other(self.life, attained)
+        return max(rank, log2(max(longest, SHORTEST_TOKENS)))
 
 
 class _Call(RankedCall):
@@ -104,7 +104,7 @@ class _Call(RankedCall):
 
 
 class LeastLeft:
-    """A call's level is the rank of its program, a logarithm (``remaining``), in quarters of an
+    """A call's level is the rank of its program, a logarithm (``kinds``), in quarters of an
     octave. Within a level the oldest program goes first, so that equals are not served in turns. A
     call is promoted when its program has waited too long, as under ``plas``, or when its program's
     deadline is near and has not passed."""

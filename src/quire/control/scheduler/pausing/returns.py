@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 
-from quire.control.policies.remaining import gittins_index
+from quire.control.policies.gittins import gittins_index
 
 MAX_SAMPLES = 256
 MIN_SAMPLES = 16

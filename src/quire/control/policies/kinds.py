@@ -1,34 +1,34 @@
-"""Estimates how much work is left, from the whole service of earlier programs of the same kind.
+"""Ranks programs by what is left of them, as learned from the whole service of earlier ones of
+their kind.
 
-Owns the ranks that follow from the lengths of each kind. The rank is that of the Gittins index,
-which is optimal for one server when lengths are known by their distribution alone: over all amounts
-of service that a program could get next, the best ratio of the probability that it then ends to the
-service that this takes. An end is worth one over the tokens that the program generated: what counts
-is the time for each of these tokens, so a second of waiting is worse where they are few. For
-long-tailed kinds the rank gets worse with a program's service, as under least attained service; for
-kinds of about equal length it gets better towards the end, as under first come, first served.
+Owns the ranks that follow from the lengths of each kind, and which kinds are remembered. The rank
+is that of the Gittins index (``gittins``). An end is worth one over the tokens that the program
+generated: what counts is the time for each of these tokens, so a second of waiting is worse where
+they are few. For long-tailed kinds the rank gets worse with a program's service, as under least
+attained service; for kinds of about equal length it gets better towards the end, as under first
+come, first served.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
 from math import inf, log2
 
-from quire.control.policies.lifetimes import MAX_SAMPLES, Distribution, Lifetime, Lifetimes
+from quire.control.policies.gittins import best_ratio
+from quire.control.policies.lifetimes import MAX_ENDED, Lifetime, Lifetimes
 from quire.control.policies.prompt_weight import PromptWeight
 from quire.core.policy import ServiceFigures
 
-MIN_SAMPLES = 4
+MIN_ENDED = 4
 """With fewer ended programs nothing is known of them all."""
-MIN_OF_KIND = 8
+MIN_ENDED_OF_KIND = 8
 """With fewer ended programs of its kind a program is compared with those of all kinds: the first to
 end are the shortest, and would make the others seem short too."""
 MAX_KINDS = 512
-SHORTEST = 64.0
+SHORTEST_TOKENS = 64.0
 """Differences below this number of tokens displace no running call."""
-UNKNOWN = 16_384.0
+UNKNOWN_TOKENS = 16_384.0
 """Where nothing is known, programs with less service than this are equals, so the oldest goes
 first: this is as good as any order if they are about equally long, and it brings the first ends
 soonest."""
@@ -36,33 +36,9 @@ soonest."""
 Kind = tuple[str, str]
 
 
-def gittins_index(totals: Sequence[float], attained: float) -> float:
-    """The best ratio of the probability to end to the service spent, for a program with a service
-    of ``attained``; 0.0 if none of the sorted ``totals`` is larger."""
-    return best_ratio(Distribution(totals, [1.0] * len(totals)), float(len(totals)), attained)
-
-
-def best_ratio(lengths: Distribution, whole: float, attained: float) -> float:
-    """As ``gittins_index``, but by worth, for a distribution whose masses, with that of programs
-    longer than all of its totals, add up to ``whole``."""
-    totals, masses, worths = lengths.totals, lengths.masses, lengths.worths
-    first = bisect_right(totals, attained)
-    left = whole - sum(masses[:first])
-    best, spent, gained = 0.0, 0.0, 0.0
-    before = attained
-    for index in range(first, len(totals)):
-        spent += (totals[index] - before) * left
-        before = totals[index]
-        left -= masses[index]
-        gained += masses[index] * worths[index] if worths else masses[index]
-        if spent > 0 and (index + 1 == len(totals) or totals[index + 1] != before):
-            best = max(best, gained / spent)
-    return best
-
-
 class KindOfProgram:
     """The lengths of the programs of one kind, and the ranks that follow from them as soon as
-    ``min_samples`` have ended. ``prompt_weight``: how much a token of a prompt counts in both, in
+    ``min_ended`` have ended. ``prompt_weight``: how much a token of a prompt counts in both, in
     comparison with a generated one."""
 
     __slots__ = (
@@ -71,15 +47,15 @@ class KindOfProgram:
         "_lives",
         "_longest",
         "_longest_life",
-        "_min_samples",
+        "_min_ended",
         "_num_learned",
         "_ranks",
         "_weight",
         "prompt_weight",
     )
 
-    def __init__(self, min_samples: int = MIN_SAMPLES) -> None:
-        self._min_samples = min_samples
+    def __init__(self, min_ended: int = MIN_ENDED) -> None:
+        self._min_ended = min_ended
         self._lives = Lifetimes()
         self._longest = 0.0
         self._longest_life: Lifetime | None = None
@@ -95,10 +71,10 @@ class KindOfProgram:
         """How many programs of this kind have ended in all."""
         return self._lives.num_ended
 
-    def begin(self, figures: ServiceFigures, before: int = 0) -> Lifetime:
+    def begin(self, figures: ServiceFigures, tokens_before: int = 0) -> Lifetime:
         """Begin a life: a program of this kind calls for the first time, or for the first time in
-        long; ``before`` of its service belongs to an earlier life."""
-        return self._lives.begin(figures, before)
+        long; ``tokens_before`` of its service belong to an earlier life."""
+        return self._lives.begin(figures, tokens_before)
 
     def end(self, life: Lifetime) -> None:
         lives = self._lives
@@ -106,12 +82,12 @@ class KindOfProgram:
             return
         self._weight.learn(life.served - life.generated, life.generated, life.service_s)
         num_new = lives.num_ended - self._num_learned
-        if lives.num_ended < self._min_samples:
+        if lives.num_ended < self._min_ended:
             return
-        if num_new * 8 >= min(lives.num_ended, MAX_SAMPLES):
+        if num_new * 8 >= min(lives.num_ended, MAX_ENDED):
             self._learn()
 
-    def shown_by_others(self, life: Lifetime, attained: float) -> float:
+    def longest_other(self, life: Lifetime, attained: float) -> float:
         """Note that ``life`` has a progress of ``attained``, and return the most that was noted of
         another; 0 for the longest of all, about which the others say nothing."""
         if life is self._longest_life or attained > self._longest:
@@ -129,7 +105,7 @@ class KindOfProgram:
             return None
         index = bisect_right(self._bounds, attained) - 1
         if self._ranks[index] == inf:
-            return max(log2(max(attained, SHORTEST)) + self._beyond, log2(SHORTEST))
+            return max(log2(max(attained, SHORTEST_TOKENS)) + self._beyond, log2(SHORTEST_TOKENS))
         return self._ranks[index]
 
     def _learn(self) -> None:
@@ -139,14 +115,14 @@ class KindOfProgram:
         self._num_learned = self._lives.num_ended
         self.prompt_weight = self._weight.value
         lengths = self._lives.distribution(self.prompt_weight)
-        longest = max(lengths.totals[-1], SHORTEST)
+        longest = max(lengths.totals[-1], SHORTEST_TOKENS)
         self._beyond = log2(lengths.cost_beyond / (longest * lengths.worths[-1])) / 2
         self._bounds, self._ranks = [0.0], []
         while self._bounds[-1] < lengths.totals[-1]:
-            self._bounds.append(max(SHORTEST, self._bounds[-1] * 2**0.5))
+            self._bounds.append(max(SHORTEST_TOKENS, self._bounds[-1] * 2**0.5))
         for attained in self._bounds:
             index = best_ratio(lengths, 1.0, attained)
-            self._ranks.append(max(log2(1 / index) / 2, log2(SHORTEST)) if index else inf)
+            self._ranks.append(max(log2(1 / index) / 2, log2(SHORTEST_TOKENS)) if index else inf)
 
 
 class Kinds:
@@ -158,7 +134,7 @@ class Kinds:
     def get(self, kind: Kind) -> KindOfProgram:
         found = self._kinds.get(kind)
         if found is None:
-            found = self._kinds[kind] = KindOfProgram(MIN_OF_KIND)
+            found = self._kinds[kind] = KindOfProgram(MIN_ENDED_OF_KIND)
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
         else:
