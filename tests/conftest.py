@@ -1,4 +1,5 @@
-"""What tests of several folders share: one real server with the shipped model.
+"""What tests of several folders share: a home, the sandbox in it, and a server with the shipped
+model.
 
 With ``QUIRE_COMPILED=1`` they run on the control core that ``quire compile`` has built, and fail if
 there is none that fits. Otherwise control is Python's, whatever this user has compiled.
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from quire.cli.compiled_control import COMPILED_VARIABLE, compiled_directory
+from quire.cli.compiled_control import COMPILED_VARIABLE, DIRECTORY_VARIABLE, compiled_directory
 from quire.compilation import in_use, use_compiled
 from quire.core.interpreter import settle
 
 os.environ.setdefault(COMPILED_VARIABLE, "0")  # for the processes that tests start as well
+if os.environ[COMPILED_VARIABLE] == "1":
+    os.environ.setdefault(DIRECTORY_VARIABLE, str(compiled_directory()))  # of this user's home
 COMPILED = use_compiled(compiled_directory()) if os.environ[COMPILED_VARIABLE] == "1" else None
 """Here, before the files beside the tests import a node."""
 
@@ -46,6 +49,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A home for all test processes and for what they start, kept between runs: nodes without a
+    ``cache_dir`` find there what others have built, and nothing is written to the user's."""
+    cache: pytest.Cache | None = getattr(config, "cache", None)
+    if cache is not None:  # else -p no:cacheprovider
+        os.environ["HOME"] = str(cache.mkdir("quire-home"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with a test that may take longer than the usual limit come first. They start
+    processes and wait for them, which leaves the processor to the other workers' tests, and none
+    of them is still to be run when everything else is done."""
+    long = {item.path for item in items if _may_take_long(item)}
+    items.sort(key=lambda item: item.path not in long)
+
+
+def _may_take_long(item: pytest.Item) -> bool:
+    usual_s = float(item.config.getini("timeout"))
+    return any(
+        mark.args and (mark.args[0] == 0 or mark.args[0] > usual_s)
+        for mark in item.iter_markers("timeout")
+    )
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     settle()  # millions of objects of tests and libraries, which each full collection would scan
     if COMPILED is not None and session.items and not in_use():
@@ -70,10 +97,10 @@ def shipped_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sandbox_cache(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the sandbox builds once, shared by all test processes and kept between runs."""
-    cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)
-    if cache is None:  # -p no:cacheprovider
+    """What the sandbox builds once, shared by all test processes and kept between runs: the default
+    of a node in the tests' home."""
+    if getattr(pytestconfig, "cache", None) is None:
         return tmp_path_factory.mktemp("quire-sandbox")
-    directory = cache.mkdir("quire-sandbox")
-    directory.chmod(0o700)
+    directory = Path.home() / ".cache" / "quire"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory

@@ -64,11 +64,11 @@ class RouterService:
                 await self._drain(listener, listening)
 
     async def _drain(self, listener: Listener, listening: asyncio.Task[None]) -> None:
-        listener.should_exit = True
+        listener.stop()
         hurrying = asyncio.create_task(self.request_stop.asked_twice.wait())
         await asyncio.wait({listening, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         hurrying.cancel()
-        listener.force_exit = True
+        listener.hurry()
         await listening
 
 

@@ -96,7 +96,7 @@ class Service:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             await self._drain(self._server.drain_timeout_s if started else 0.0)
-            listener.should_exit = True
+            listener.stop()
             await listening
 
     def _log_capacity(self) -> None:

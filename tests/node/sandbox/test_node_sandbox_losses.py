@@ -11,7 +11,7 @@ import pytest
 from quire.core.config import SandboxConfig
 from quire.core.errors import CapacityError, Draining, EngineLost, InvalidArgument
 from quire.node.sandbox import link as link_module
-from quire.node.sandbox.link import LinkSettings, SandboxLink
+from quire.node.sandbox.link import LinkSettings, SandboxLink, cache_directory
 from quire.node.sandbox.losses import Losses, LossLimits
 from quire.node.supervision.engine_loading import OnProgress
 from quire.node.supervision.health import SandboxState, node_health
@@ -58,6 +58,15 @@ async def lose(link: SandboxLink, times: int) -> None:
     for _ in range(times):
         await link.ready()
         link._on_lost("it was killed")
+
+
+def test_a_node_without_a_cache_directory_finds_what_the_tests_have_built(
+    sandbox_cache: Path, pytestconfig: pytest.Config
+) -> None:
+    """Building it takes longer than everything else of a test."""
+    if getattr(pytestconfig, "cache", None) is None:
+        pytest.skip("without pytest's cache each test process builds its own")
+    assert cache_directory(SandboxConfig()) == sandbox_cache
 
 
 def test_a_sandbox_without_its_runtime_says_so(
