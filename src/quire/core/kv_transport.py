@@ -136,7 +136,9 @@ class KVTransport(Protocol):
 
     def accept(self, lease: int, key: bytes, sink: KVSink) -> None:
         """Write what senders that know ``key`` send to ``lease`` to ``sink``, until ``refuse``.
-        What they send otherwise is refused before anything is written."""
+        What they send otherwise is refused before anything is written. Leases are accepted in the
+        order of their numbers: who sends to a later one than all that were accepted waits for it,
+        for some seconds at most."""
         ...
 
     def refuse(self, lease: int) -> None:

@@ -28,10 +28,11 @@ class OpenLease(CommandBase, frozen=True, kw_only=True):
     """Hold the indexed full pages that begin ``tokens``, and take memory for the rest, into which
     other engines may write.
 
-    The reply is a ``Leased``, given when the engine is ready to receive. The lease belongs to the
-    tenant: it outlives its program, and ends when it is taken or closed, or after ``ttl_s``
-    seconds. ``key``: 16 bytes that cannot be guessed; every later use names them. ``adapter``: the
-    adapter that the K and V were computed with.
+    The reply is a ``Leased``, given when the memory is held and nothing is before the message that
+    opens the lease at the engine: a sender that comes before the engine has begun with it waits at
+    the data plane. The lease belongs to the tenant: it outlives its program, and ends when it is
+    taken or closed, or after ``ttl_s`` seconds. ``key``: 16 bytes that cannot be guessed; every
+    later use names them. ``adapter``: the adapter that the K and V were computed with.
 
     ``opaque``: behind ``tokens``, which then fill whole pages, the lease waits for pages of K and V
     whose tokens are not known: each with so many slots. They are never shared, nor computed again.

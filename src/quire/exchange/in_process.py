@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from quire.core.errors import InvalidArgument, QuireError, TransferFailed
@@ -13,8 +14,11 @@ from quire.core.kv_transport import KVSink, KVSource, SendResult, carried_by
 from quire.exchange.agreement import ended_here, is_raw_between, require_size
 from quire.exchange.buffers import Buffer
 from quire.exchange.leases import Leases
+from quire.exchange.limits import ExchangeLimits
 
 logger = logging.getLogger(__name__)
+
+_OPENING_S = ExchangeLimits().opening_s
 
 Job = tuple[SendTarget, KVSource, Callable[[SendResult], None]]
 
@@ -35,7 +39,8 @@ class InProcessExchange:
 
     def leave(self, address: str) -> None:
         with self._lock:
-            self._leases[address] = Leases()
+            leases = self._leases[address]
+        leases.end()
 
     def at(self, address: str) -> Leases:
         """Raises ``InvalidArgument`` if no engine has that address."""
@@ -56,6 +61,7 @@ class InProcessKVTransport:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
+        self._changed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="quire-exchange", daemon=True)
         self._thread.start()
 
@@ -84,6 +90,7 @@ class InProcessKVTransport:
                 return
             self._closed = True
             self._jobs.put(None)
+            self._changed.set()
         self._exchange.leave(self._address)
         self._thread.join()
 
@@ -95,6 +102,7 @@ class InProcessKVTransport:
     def _send(self, target: SendTarget, source: KVSource) -> SendResult:
         num_bytes, buffer = 0, Buffer()
         try:
+            self._wait_for(target)
             sink = self._sink(target, source)
             for piece in source.pieces(is_raw=is_raw_between(source.layout, sink)):
                 source.wait(piece)
@@ -114,6 +122,25 @@ class InProcessKVTransport:
             error = TransferFailed(f"K and V cannot be read: {exc!r}")
             return SendResult(num_bytes, error, _carrier(num_bytes))
         return SendResult(num_bytes, None, _carrier(num_bytes))
+
+    def _wait_for(self, target: SendTarget) -> None:
+        """Return when the lease is not to come any more, or has not come for too long.
+
+        Raises:
+            TransferFailed: this transport was closed meanwhile.
+        """
+        leases, until_s = self._exchange.at(target.address), time.monotonic() + _OPENING_S
+        unwatch = leases.watch(self._changed.set)
+        try:
+            while leases.is_to_come(target.lease):
+                if self._closed:
+                    raise ended_here()
+                self._changed.wait(max(0.0, until_s - time.monotonic()))
+                if time.monotonic() >= until_s:
+                    return
+                self._changed.clear()
+        finally:
+            unwatch()
 
     def _sink(self, target: SendTarget, source: KVSource) -> KVSink:
         leases = self._exchange.at(target.address)

@@ -123,6 +123,7 @@ async def _greet(
             f"the sender speaks protocol version {greeting.version}, this engine "
             f"{PROTOCOL_VERSION}: run the same release of quire on both sides"
         )
+    await _opened(leases, greeting.lease, limits.opening_s)
     sink = leases.sink_of(greeting.lease, greeting.key, greeting.content)
     is_raw = is_raw_between(greeting.layout, sink)
     remote = memory.agree(greeting, limits)
@@ -135,6 +136,27 @@ async def _greet(
         )
     )
     return _Agreed(sink, is_raw)
+
+
+async def _opened(leases: Leases, lease: int, limit_s: float) -> None:
+    """Return when ``lease`` is not to come any more, at most ``limit_s`` later."""
+    if not leases.is_to_come(lease):
+        return
+    loop, has_come = asyncio.get_running_loop(), asyncio.Event()
+
+    def ring() -> None:
+        if not leases.is_to_come(lease):
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(has_come.set)
+
+    unwatch = leases.watch(ring)
+    try:
+        ring()  # it may have come before
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await has_come.wait()
+    finally:
+        unwatch()
 
 
 async def _take_all(

@@ -301,12 +301,3 @@ def test_an_engine_that_reports_what_it_was_not_asked_for_is_lost() -> None:
             receiver.harness.post(
                 ExchangeEnded(time_s=receiver.harness.now_s, engine=ENGINE, ended=ended)
             )
-
-
-def test_a_lease_whose_opener_has_gone_is_closed() -> None:
-    _, receiver = pair()
-    (outcome,) = receiver.issue(1, receiver.open(PROMPT))
-    receiver.harness.call(ProgramId(1), Cancel(outcome.command.id))
-    receiver.run()
-    assert outcome.status == "cancelled"
-    assert (receiver.statistics.num_leases, receiver.pool.num_held) == (0, 0)

@@ -256,6 +256,12 @@ class Flow:
 
     # -- ends ------------------------------------------------------------------------------------
 
+    def answer(self, entry: Entry, reply: ReplyValue) -> None:
+        """Deliver ``reply`` to ``entry``, the first of its queue, before its end: a message in
+        flight carries it."""
+        entry.is_answered = True
+        self._outbox.deliver(entry.program.id, entry.id, reply)
+
     def finish(self, entry: Entry, reply: ReplyValue) -> None:
         """Take ``reply`` to ``entry``, which the engine has done, and end it when its turn
         comes."""

@@ -63,6 +63,7 @@ class BatchBuilder:
         self.filled: list[Content] = []
         self.lost: list[Content] = []
         self.restores: list[RestoredRow] = []
+        self.openings: list[Entry] = []
         self.opened: list[DecodeRun] = []
         self.advanced: list[DecodeRun] = []
         self.runs: set[DecodeRun] = set()
@@ -94,6 +95,11 @@ class BatchBuilder:
         """Add a command that consists of operations alone. ``is_final``: the message completes
         it."""
         self.parts.append(CommandItems(entry, MessageStage.OPERATIONS, 0, 0, is_final=is_final))
+
+    def opening(self, entry: Entry) -> None:
+        """Add a command whose lease the message opens."""
+        self.openings.append(entry)
+        self.operation(entry, is_final=False)
 
     @property
     def fine(self) -> FineRows:
@@ -203,6 +209,7 @@ class BatchBuilder:
             pins=self.pins,
             filled=self.filled,
             restores=self.restores,
+            openings=self.openings,
             num_tokens=self.num_tokens + sum(max_steps),
             num_commands=self.num_commands,
             number=number,

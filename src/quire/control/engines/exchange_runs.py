@@ -18,11 +18,12 @@ from quire.core.lease_commands import Leased, Sent
 
 @dataclass(slots=True, eq=False)
 class OpeningRun:
-    """A lease that is being opened. ``reply`` is sent when the engine has run the message that
-    opens ``lease``."""
+    """A lease that is being opened. ``reply`` is sent when the engine begins with the message that
+    opens ``lease``; ``is_told``: it was."""
 
     lease: Lease
     reply: Leased
+    is_told: bool = False
 
 
 @dataclass(slots=True, eq=False)

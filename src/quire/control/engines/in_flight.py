@@ -78,6 +78,7 @@ class InFlight:
     ``filled``: contents that are full and canonical once it has run. ``restores``: forward rows
     that recompute lost contents. ``runs``: in the order of the result; the first ``num_opened``
     were opened in this message. ``steps``: the largest number of steps of each run in it.
+    ``openings``: the commands whose leases it opens.
     ``serial``: that of its ``Batch``, which begins anew when the engine is lost; ``number``: counts
     the messages for this engine and goes on; ``sent_s``: when it was sent.
     """
@@ -89,6 +90,7 @@ class InFlight:
         "num_steps",
         "num_tokens",
         "number",
+        "openings",
         "parts",
         "pins",
         "restores",
@@ -109,6 +111,7 @@ class InFlight:
         pins: list[Content],
         filled: list[Content],
         restores: list[RestoredRow],
+        openings: list[Entry],
         num_tokens: int,
         num_commands: int,
         number: int,
@@ -123,6 +126,7 @@ class InFlight:
         self.pins = pins
         self.filled = filled
         self.restores = restores
+        self.openings = openings
         self.num_tokens = num_tokens
         self.num_commands = num_commands
         self.number = number

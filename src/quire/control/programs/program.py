@@ -269,7 +269,7 @@ class Entry:
     ``idle_since_s``  when its program's last call had ended, if it had none when this was issued ·
     ``num_losses``  engines that were lost while it was in flight there ·
     ``error``  set when it has to fail as soon as no message in flight carries it ·
-    ``is_answered``  its end was reported already (its program is gone) ·
+    ``is_answered``  its end was reported already (its program is gone, or a lease is ready) ·
     ``on_end``  for commands of control itself: called at its end, instead of an answer ·
     ``reply``  what will be delivered once it is at the front ·
     ``rank``  its place in the order, once it could be scheduled, among those of its ``rank_class``;

@@ -256,7 +256,8 @@ class EngineScheduler:
             note_sent(run.entry, number, now_s)
             run.num_outstanding += max_steps[index]
         engine.next_step += 1
-        if not engine.in_flight:
+        is_first = not engine.in_flight
+        if is_first:
             self._prompts.began(now_s)
         engine.in_flight.append(message)
         self.num_batches += 1
@@ -264,6 +265,8 @@ class EngineScheduler:
         self.batch_sizes.add(builder.num_commands)
         self.num_tokens += message.num_tokens
         self._outbox.dispatch(engine.id, batch)
+        if is_first:
+            self.planner.exchange.begins(message)
 
     def complete(self, result: BatchResult) -> None:
         """Read the result of the oldest message in flight.
@@ -286,6 +289,8 @@ class EngineScheduler:
         for queue in self._completion.read(message, result):
             if not queue.entries and not queue.is_closed and not queue.is_spare:
                 self.anticipation.answered(queue, self._time.now_s)
+        if self.engine.in_flight:
+            self.planner.exchange.begins(self.engine.in_flight[0])
 
     def _answered_by(self, result: BatchResult) -> InFlight:
         in_flight = self.engine.in_flight

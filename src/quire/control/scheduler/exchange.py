@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from quire.control.commands.flow import Flow
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.exchange_runs import OpeningRun, SendRun
+from quire.control.engines.in_flight import InFlight
 from quire.control.engines.leasing import (
     complete_lease,
     end_lease,
@@ -94,7 +95,7 @@ class ExchangeScheduler:
                 content=engine.info.content,
             ),
         )
-        builder.operation(entry, is_final=False)
+        builder.opening(entry)
         return LoweringResult.ADDED
 
     def _require_totals(self, entry: Entry, num_pages: int) -> None:
@@ -215,21 +216,38 @@ class ExchangeScheduler:
 
     # -- results ---------------------------------------------------------------------------------
 
+    def begins(self, message: InFlight) -> None:
+        """Answer the commands whose leases ``message`` opens, as nothing is before it at the
+        engine, which opens them before it computes. A sender that comes sooner still is kept
+        waiting by the data plane."""
+        for entry in message.openings:
+            run = entry.run
+            assert isinstance(run, OpeningRun)
+            if entry.is_wanted and entry.on_end is None and entry.queue.entries[0] is entry:
+                run.is_told = True
+                self._flow.answer(entry, run.reply)
+
     def read(self, entry: Entry) -> bool:
         """Note that the message that carries ``entry`` has run; return False if the command is no
         longer wanted."""
         run = entry.run
-        if not entry.is_wanted:
-            if isinstance(run, OpeningRun) and self._leases.get(run.lease.name.number) is not None:
-                self.close(run.lease, "was closed: its program has ended or cancelled it")
-            return False
         if isinstance(run, OpeningRun):
-            self._flow.finish(entry, run.reply)
-            return True
+            return self._opened(entry, run)
+        if not entry.is_wanted:
+            return False
         assert isinstance(run, SendRun)
         if run.outcome is not None:
             self._tell(run, run.outcome)
         return True
+
+    def _opened(self, entry: Entry, run: OpeningRun) -> bool:
+        """Finish the command. A lease that was told of stays, though its program may have ended."""
+        if entry.error is None and (run.is_told or entry.is_wanted):
+            self._flow.finish(entry, run.reply)
+            return True
+        if self._leases.get(run.lease.name.number) is not None:
+            self.close(run.lease, "was closed: its program has ended or cancelled it")
+        return False
 
     def ended(self, ended: SendEnded | ReceiveEnded) -> None:
         """Read the end of a send, or of the K and V of a lease.
@@ -304,6 +322,7 @@ class ExchangeScheduler:
         engine.memory.unpin_all(engine.take_fenced())
         for lease in self._leases.of_engine(engine.id):
             forget_lease(engine, self._leases, lease)
+            self._flow.note_lease()
         sends, engine.sends = list(engine.sends.values()), {}
         for run in sends:
             end_send(engine, run)

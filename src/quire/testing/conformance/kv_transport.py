@@ -244,7 +244,42 @@ class KVTransportSuite:
             assert isinstance(error, Forbidden)
 
     def test_an_unknown_lease_is_refused(self, pair: tuple[KVTransport, KVTransport]) -> None:
-        assert isinstance(self.refused(pair, TokenSource(4), TokenSink(4), lease=77), Forbidden)
+        error = self.refused(pair, TokenSource(4), TokenSink(4), lease=LEASE - 1)
+        assert isinstance(error, Forbidden)
+
+    def test_a_lease_that_is_still_to_come_is_waited_for(
+        self, pair: tuple[KVTransport, KVTransport]
+    ) -> None:
+        """Leases open in the order of their numbers, and a sender may know one before it is
+        open. Others that open meanwhile are not in the way."""
+        sender, receiver = pair
+        sink, ends = TokenSink(8), SendEnds()
+        source = TokenSource(8)
+        sender.send(target(receiver), source, ends)
+        receiver.accept(LEASE - 1, OTHER_KEY, TokenSink(8))
+        assert ends.is_empty
+        assert not source.num_read
+        receiver.accept(LEASE, KEY, sink)
+        assert ends.take() == SendResult(8 * TOKEN_BYTES)
+        assert sink.holds(range(8))
+
+    def test_a_lease_that_was_passed_over_is_not_waited_for(
+        self, pair: tuple[KVTransport, KVTransport]
+    ) -> None:
+        sender, receiver = pair
+        ends = SendEnds()
+        sender.send(target(receiver), TokenSource(8), ends)
+        receiver.accept(LEASE + 1, KEY, TokenSink(8))
+        assert isinstance(ends.take().error, Forbidden)
+
+    def test_closing_the_sender_ends_a_send_that_waits_for_its_lease(
+        self, pair: tuple[KVTransport, KVTransport]
+    ) -> None:
+        sender, receiver = pair
+        ends = SendEnds()
+        sender.send(target(receiver), TokenSource(8), ends)
+        sender.close()
+        assert isinstance(ends.take().error, TransferFailed)
 
     def test_a_lease_that_was_refused_is_unknown(
         self, pair: tuple[KVTransport, KVTransport]

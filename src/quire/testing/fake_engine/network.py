@@ -1,7 +1,7 @@
 """The data plane of fake engines: they exchange slots in memory, also those of several controllers.
 
 Owns what each engine accepts and what it still has to send. Everything is delivered when
-``transfer`` is called, as late as possible, so that a change in the meantime that the batch
+``deliver`` is called, as late as possible, so that a change in the meantime that the batch
 contract forbids shows; ``FakeMemory`` refuses messages that use slots which are under way.
 """
 
@@ -64,11 +64,12 @@ class FakeNetwork:
 
 class FakeExchange:
     """One engine's part of the network. ``is_slow``: it delivers only when a test calls
-    ``deliver``."""
+    ``deliver``. ``newest``: the last lease that was opened; a send to a later one waits for it."""
 
     def __init__(self, network: FakeNetwork, address: str, memory: FakeMemory) -> None:
         self.address = address
         self.is_slow = False
+        self.newest = 0
         self._network = network
         self._memory = memory
         self._receiving: dict[int, _Receiving] = {}
@@ -79,10 +80,14 @@ class FakeExchange:
     @property
     def is_busy(self) -> bool:
         """Whether ``next_report`` would have something to do or to report."""
-        return bool(self._reports) or bool(self._sends and not self.is_slow)
+        return bool(self._reports) or bool(not self.is_slow and self._deliverable())
 
     def wake_by(self, ring: Callable[[], None]) -> None:
         self._ring = ring
+
+    def ring(self) -> None:
+        """Have the engine ask for its next report."""
+        self._ring()
 
     def leave(self) -> None:
         """Leave the network, as the engine is lost."""
@@ -96,8 +101,12 @@ class FakeExchange:
         require(op.lease not in self._receiving, f"lease {op.lease} is open already")
         require(len(np.unique(op.slots)) == len(op.slots), f"lease {op.lease} names a slot twice")
         self._memory.check_slots(op.slots, f"lease {op.lease}")
+        self.newest = max(self.newest, op.lease)
         self._receiving[op.lease] = _Receiving(op.key, op.slots, set(range(len(op.slots))))
         self._memory.receiving[op.lease] = frozenset(self._blocks(op.slots))
+        for exchange in self._network.exchanges.values():  # a send may have waited for it
+            if exchange.is_busy:
+                exchange.ring()
 
     def close(self, op: CloseReceives) -> None:
         for lease in op.leases:
@@ -117,16 +126,17 @@ class FakeExchange:
 
     def next_report(self) -> SendEnded | ReceiveEnded | None:
         """Return the next report; if there is none, deliver a send first."""
-        if not self._reports and self._sends and not self.is_slow:
+        if not self._reports and not self.is_slow:
             self.deliver()
         return self._reports.popleft() if self._reports else None
 
     def deliver(self) -> bool:
-        """Deliver the send that has waited longest, or a random one; False if none waits."""
-        if not self._sends:
+        """Deliver the send that has waited longest, or a random one; False if none can go."""
+        sends = self._deliverable()
+        if not sends:
             return False
         chance = self._network.random
-        number = chance.choice(list(self._sends)) if chance else next(iter(self._sends))
+        number = chance.choice(sends) if chance else sends[0]
         op = self._sends.pop(number)
         self._memory.check_written(op.slots, f"send {number}")
         del self._memory.sending[number]
@@ -136,6 +146,15 @@ class FakeExchange:
             SendEnded(send=number, error=error, num_bytes=num_bytes, transport=CARRIER)
         )
         return True
+
+    def _deliverable(self) -> list[int]:
+        """The sends whose leases are not to come any more."""
+        at = self._network.exchanges
+        return [
+            number
+            for number, op in self._sends.items()
+            if (receiver := at.get(op.target.address)) is None or op.target.lease <= receiver.newest
+        ]
 
     def _deliver(self, op: SendSlots) -> ErrorRecord | None:
         target = op.target
