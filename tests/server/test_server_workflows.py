@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 import pytest
+from request_log import RequestLines
 from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig, TenantConfig
@@ -359,13 +360,20 @@ def test_a_node_without_a_search_engine_says_so_before_any_work(http: httpx.Clie
     assert len(http.get("/v1/programs").json()["data"]) == before
 
 
-def test_a_failure_keeps_its_own_status(keyed: RunningServer) -> None:
+def test_a_failure_keeps_its_own_status(keyed: RunningServer, request_lines: RequestLines) -> None:
     path = f"{keyed.url}/v1/workflows/faulty/query"
     body = {"query": {"question": "this"}}
     refused = httpx.post(path, json=body, headers=KEYS["a"], timeout=60)
     assert (refused.status_code, refused.headers["x-should-retry"]) == (500, "false")
     error = refused.json()["error"]
     assert (error["code"], error["message"]) == ("engine_fault", "do: cannot do this")
+    line = request_lines.next()
+    assert (line["outcome"], line["status"], line["error"]) == ("failed", 500, "engine_fault")
+    programs = httpx.get(f"{keyed.url}/v1/programs", headers=KEYS["a"], timeout=60).json()["data"]
+    assert line["program"] in {one["id"] for one in programs}
+    assert request_lines.refused.empty(), "it had begun"
+    httpx.post(path, json={"query": {}}, headers=KEYS["a"], timeout=60)
+    assert request_lines.refused.get(timeout=60)["program"] is None
 
 
 def test_a_query_asks_for_a_key_and_is_its_tenants_alone(keyed: RunningServer) -> None:
