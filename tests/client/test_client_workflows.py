@@ -14,7 +14,7 @@ from quire.core.errors import EngineLost, InvalidArgument
 STARTED, DELTA = {"type": "started"}, {"type": "delta", "output": "answer", "text": "x"}
 REPEATED = {"type": "primitive.repeated", "primitive": "search", "error": "the store is down"}
 ENDED = {"type": "ended", "results": {"answer": "x"}}
-REFUSED = {"error": {"message": "no 'b'", "code": "invalid_argument"}}
+REFUSED = {"error": {"message": "no 'b'", "code": "invalid_argument", "param": "query.b"}}
 
 
 def stream(*events: object) -> bytes:
@@ -58,11 +58,14 @@ async def test_results_and_events(node: Client) -> None:
 
 
 async def test_errors_before_and_on_the_way(node: Client) -> None:
-    with pytest.raises(InvalidArgument, match="no 'b'"):
+    with pytest.raises(InvalidArgument, match="no 'b'") as refused:
         await node.query("my app", {"b": 1})
-    with pytest.raises(InvalidArgument, match="no 'b'"):
+    assert refused.value.details == {"param": "query.b"}
+    with pytest.raises(InvalidArgument, match="no 'b'") as refused:
         await anext(aiter(node.query_events("my app", {"b": 1})))
+    assert refused.value.details == {"param": "query.b"}
     events = aiter(node.query_events("my app", {"c": 1}))
     assert [await anext(events) for _ in range(3)] == [STARTED, REPEATED, DELTA]
-    with pytest.raises(EngineLost, match="gone"):
+    with pytest.raises(EngineLost, match="gone") as lost:
         await anext(events)
+    assert lost.value.details == {}

@@ -13,12 +13,13 @@ from typing import Any
 import httpx
 import jsonschema_rs
 import pytest
+from request_log import RequestLines
 from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import EngineFault, InvalidArgument
 from quire.core.ids import TenantId
-from quire.programs.workflow import App, Engine, Node
+from quire.programs.workflow import App, Engine, Node, OptPass, Rewritten
 from quire.programs.workflow.applications import APPLICATIONS, Applications, find_applications
 
 QUESTION = "Who is the baker?"
@@ -50,8 +51,36 @@ async def faulty(question: str) -> str:
     raise EngineFault(f"cannot do {question}")
 
 
-def tool_app(name: str, function: Any) -> App:
-    app = App(name, [Engine("tool", config={"functions": {"do": function}})])
+def fails(graph: Any, profiles: Any) -> Rewritten:
+    raise ValueError("no such edge")
+
+
+class SeenPass:
+    """A pass that counts the graphs it was given."""
+
+    def __init__(self) -> None:
+        self.num_seen = 0
+
+    def rule(self, graph: Any, profiles: Any) -> Rewritten:
+        self.num_seen += 1
+        return Rewritten(graph)
+
+
+SEEN = SeenPass()
+
+
+async def same(question: str) -> str:
+    return question
+
+
+def own_passes(rule: Any) -> OptPass:
+    passes = OptPass()
+    passes.register("mine", rule)
+    return passes
+
+
+def tool_app(name: str, function: Any, passes: OptPass | None = None) -> App:
+    app = App(name, [Engine("tool", config={"functions": {"do": function}})], passes=passes)
     config = {"function": "do"}
     node = Node("tool", {"question": "text"}, {"answer": "text"}, None, config, name="do")
     app.update_template([node])
@@ -61,7 +90,12 @@ def tool_app(name: str, function: Any) -> App:
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[RunningServer]:
     tenants = [TenantConfig(TenantId(name), (f"key-{name}",)) for name in KEYS]
-    apps = {"held": tool_app("held", HELD.wait), "faulty": tool_app("faulty", faulty)}
+    apps = {
+        "held": tool_app("held", HELD.wait),
+        "faulty": tool_app("faulty", faulty),
+        "seen": tool_app("seen", same, own_passes(SEEN.rule)),
+        "broken": tool_app("broken", same, own_passes(fails)),
+    }
     config = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, max_query_bytes=4096)
     with running_server(config, tenants, workflows=Applications.of(apps)) as running:
         yield running
@@ -328,13 +362,20 @@ def test_a_node_without_a_search_engine_says_so_before_any_work(http: httpx.Clie
     assert len(http.get("/v1/programs").json()["data"]) == before
 
 
-def test_a_failure_keeps_its_own_status(keyed: RunningServer) -> None:
+def test_a_failure_keeps_its_own_status(keyed: RunningServer, request_lines: RequestLines) -> None:
     path = f"{keyed.url}/v1/workflows/faulty/query"
     body = {"query": {"question": "this"}}
     refused = httpx.post(path, json=body, headers=KEYS["a"], timeout=60)
     assert (refused.status_code, refused.headers["x-should-retry"]) == (500, "false")
     error = refused.json()["error"]
     assert (error["code"], error["message"]) == ("engine_fault", "do: cannot do this")
+    line = request_lines.next()
+    assert (line["outcome"], line["status"], line["error"]) == ("failed", 500, "engine_fault")
+    programs = httpx.get(f"{keyed.url}/v1/programs", headers=KEYS["a"], timeout=60).json()["data"]
+    assert line["program"] in {one["id"] for one in programs}
+    assert request_lines.refused.empty(), "it had begun"
+    httpx.post(path, json={"query": {}}, headers=KEYS["a"], timeout=60)
+    assert request_lines.refused.get(timeout=60)["program"] is None
 
 
 def test_a_query_asks_for_a_key_and_is_its_tenants_alone(keyed: RunningServer) -> None:
@@ -492,3 +533,21 @@ def test_a_model_behind_http_need_not_be_one_of_the_nodes(elsewhere: str) -> Non
     with running_server(workflows=Applications.of({"remote": app})) as server:
         answer = httpx.post(f"{server.url}/v1/workflows/remote/query", json=body, timeout=60)
     assert answer.json().get("results") == {"answer": "theirs says yes"}, answer.text
+
+
+def test_the_passes_of_an_application_optimise_what_is_asked_over_http(
+    keyed: RunningServer,
+) -> None:
+    """Queries of one shape have one graph; one that speculates has another."""
+    with httpx.Client(base_url=keyed.url, headers=KEYS["a"]) as http:
+        for speculates, num_seen in ((False, 1), (False, 1), (True, 2)):
+            body = {"query": {"question": "x"}, "speculate": speculates}
+            answer = http.post("/v1/workflows/seen/query", json=body).raise_for_status().json()
+            assert answer["results"] == {"answer": "x"}
+            assert SEEN.num_seen == num_seen
+        answer = http.post("/v1/workflows/broken/query", json={"query": {"question": "x"}})
+        listed = http.get("/v1/programs").json()["data"]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "passes")
+    assert "the pass 'mine' failed at test_server_workflows.py:" in error["message"]
+    assert "broken" not in {one["name"] for one in listed}, "it was refused before any work"

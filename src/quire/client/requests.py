@@ -97,12 +97,17 @@ def read_code(code: str | bytes | Path) -> bytes:
     """Return the code of a program: the text or module itself, or the content of the file.
 
     Raises:
-        InvalidArgument: the file cannot be read.
+        InvalidArgument: the file cannot be read, or is a folder.
     """
     if isinstance(code, str):
         return code.encode("utf-8", "surrogatepass")
     if isinstance(code, bytes):
         return code
+    if code.is_dir():
+        raise InvalidArgument(
+            f"{code} is a folder, and code is one file: 'quire push {code}' sends a folder, whose "
+            "program is then launched by its name"
+        )
     try:
         return code.read_bytes()
     except OSError as exc:

@@ -128,12 +128,14 @@ async def streamed(
 
 
 def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:
-    """Return the exception for an error response."""
+    """Return the exception for an error response; ``details["param"]`` is the field it names."""
     try:
         error = json.loads(body or b"")["error"]
-        record = ErrorRecord(str(error["code"]), str(error["message"]))
+        code, message = str(error["code"]), str(error["message"])
+        param = error.get("param")
     except (ValueError, KeyError, TypeError):
         return QuireError(
             f"{url} answered {status} with no error of Quire's: check that it is a Quire node"
         )
-    return from_record(record)
+    details = {"param": param} if isinstance(param, str) else {}
+    return from_record(ErrorRecord(code, message, details=details))

@@ -201,6 +201,61 @@ def test_an_application_of_a_file_is_explained(
         assert (ran.code, message in " ".join(ran.err.split())) == (EXIT_ERROR, True), ran.err
 
 
+PASSES = """
+from quire.programs.workflow import App, Engine, Node, Note, OptPass, Rewritten
+
+
+def mine(graph, profiles):
+    return Rewritten(graph, (Note("mine", "upper", "was seen", applied=False),))
+
+
+def broken(graph, profiles):
+    return graph
+
+
+def app_with(name, rule):
+    passes = OptPass()
+    passes.register(name, rule)
+    functions = {"upper": lambda city: city.upper()}
+    app = App("mine", [Engine("tool", config={"functions": functions})], passes=passes)
+    config = {"function": "upper"}
+    node = Node("tool", {"city": "text"}, {"loud": "text"}, config=config, name="upper")
+    app.update_template([node])
+    return app
+
+
+app = app_with("mine", mine)
+wrong = app_with("broken", broken)
+"""
+
+
+def test_an_applications_own_passes_are_applied_and_chosen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(PASSES)
+
+    def ran(command: str, name: str, *chosen: str) -> Any:
+        return invoke(
+            capsys, "workflow", command, f"{file}:{name}", "--input", "city=Oslo", *chosen
+        )
+
+    for chosen, seen in (
+        ((), True), (("--passes", "mine"), True), (("--passes", "stages, mine"), True),
+        (("--passes", "prune"), False), (("--passes", "none"), False),
+    ):  # fmt: skip
+        explained = ran("explain", "app", *chosen)
+        assert (explained.code, "was seen" in explained.out) == (0, seen), explained.err
+    unknown = ran("explain", "app", "--passes", "other")
+    assert "no pass 'other'; the passes are prune" in " ".join(unknown.err.split())
+    assert "speculate, mine" in " ".join(unknown.err.split())
+    for command in ("explain", "run"):
+        refused = ran(command, "wrong")
+        assert refused.code == EXIT_ERROR
+        assert "the pass 'broken' returned PrimitiveGraph" in " ".join(refused.err.split())
+        assert ran(command, "wrong", "--passes", "prune").code == 0
+
+
 def test_a_text_that_looks_like_json_is_a_text(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

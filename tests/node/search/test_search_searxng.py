@@ -114,18 +114,40 @@ async def test_nothing_is_fetched_that_a_result_or_a_redirect_names(server: Serv
     assert [path for path, _, _ in server.asked] == ["/search", "/search"]
 
 
-async def test_the_address_may_have_a_path_and_a_password_that_no_error_tells(
-    server: Server,
+async def test_the_address_may_have_a_path_and_a_password_and_no_error_tells_it(
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log has the address, without the password, once until the server answers again."""
     engine = SearxngSearch(f"http://me:secret@{server.address}/searx/")
     await engine.search("x", 1)
     (path, _, authorization) = server.asked[0]
     assert path == "/searx/search"
     assert authorization == "Basic " + base64.b64encode(b"me:secret").decode()
     server.status = 500
-    with pytest.raises(EngineLost, match=rf"{server.address}/searx/ answers 500") as raised:
+    for _ in range(2):
+        with pytest.raises(EngineLost, match=r"^the search server answers 500: try again"):
+            await engine.search("x", 1)
+    server.status = 200
+    await engine.search("x", 1)
+    server.status = 403
+    with pytest.raises(EngineFault, match=r"^the search server answers 403: name json"):
         await engine.search("x", 1)
-    assert "secret" not in str(raised.value)
+    where = f"the search server http://{server.address}/searx/ cannot be used now"
+    told = [record.getMessage() for record in caplog.records if record.name == searxng.__name__]
+    assert [text.startswith(where) for text in told] == [True, True]
+    assert "answers 500" in told[0]
+    assert "secret" not in str(told)
+    await engine.close()
+
+
+async def test_a_server_that_is_gone_is_named_in_the_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = SearxngSearch("http://127.0.0.1:9/")
+    with pytest.raises(EngineLost, match=r"\(no connection to it\)") as raised:
+        await engine.search("x", 1)
+    assert "127.0.0.1" not in str(raised.value)
+    assert "http://127.0.0.1:9/ cannot be used now: " in caplog.text
     await engine.close()
 
 

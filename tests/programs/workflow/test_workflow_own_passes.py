@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -10,7 +14,18 @@ import pytest
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.workflow import App, Engine, Graph, Node, Note, OptPass, Rewritten, run_query
+from quire.programs.workflow import (
+    App,
+    Engine,
+    Graph,
+    Growth,
+    Node,
+    Note,
+    OptPass,
+    Rewritten,
+    run_query,
+    workflow,
+)
 from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.graphs.values import QUERY, Ref
 from quire.programs.workflow.query import Query
@@ -162,3 +177,102 @@ async def test_a_wrong_pass_fails_its_query_and_no_other() -> None:
 
     async with LocalNode() as node:
         assert await node.run(main) == {"answer": "hi"}
+
+
+class Seen:
+    """A pass that notes the applications' graphs that it was given."""
+
+    def __init__(self) -> None:
+        self.graphs: list[PrimitiveGraph] = []
+
+    def rule(self, graph: PrimitiveGraph, profiles: object) -> Rewritten:
+        self.graphs.append(graph)
+        return Rewritten(graph)
+
+
+async def test_the_program_of_an_application_takes_its_passes_or_those_that_it_is_given() -> None:
+    own, given = Seen(), Seen()
+    app = told(with_rule(own.rule))
+    async with LocalNode() as node:
+        for program, seen in (
+            (workflow(app), own),
+            (workflow(app, with_rule(given.rule)), given),
+        ):
+            assert await node.run(program, json.dumps({"text": "Hi"})) == {"answer": "hi"}
+            assert set(seen.graphs[0].primitives) == {"first", "second"}
+        assert (len(own.graphs), len(given.graphs)) == (1, 1)
+
+
+class Held:
+    """A pass that does not return before it is let go."""
+
+    def __init__(self) -> None:
+        self.began, self.released = threading.Semaphore(0), threading.Event()
+
+    def rule(self, graph: PrimitiveGraph, profiles: object) -> Rewritten:
+        self.began.release()
+        self.released.wait()
+        return Rewritten(graph)
+
+
+def enough(text: str) -> Growth:
+    config = {"function": "up"}
+    return Growth([Node("tool", {"text": "text"}, {"answer": "text"}, config=config, name="grown")])
+
+
+def growing(rule: Callable[..., Any]) -> App:
+    """An application whose passes see the grown components only."""
+
+    def once_grown(graph: PrimitiveGraph, profiles: object) -> Rewritten:
+        return rule(graph, profiles) if "grown" in graph.primitives else Rewritten(graph)
+
+    engines = [
+        Engine("tool", {"functions": {"up": up}}),
+        Engine("growth", {"functions": {"enough": enough}}),
+    ]
+    app = App("growing", engines, passes=with_rule(once_grown))
+    config = {"function": "enough"}
+    app.update_template(
+        [Node("growth", {"text": "text"}, {"answer": "text"}, config=config, name="first")]
+    )
+    return app
+
+
+async def prepared(app: App, api: Api) -> Any:
+    asked = Query(app, {"text": "Hi"})
+    await asked.prepared()
+
+
+async def answered(app: App, api: Api) -> Any:
+    return await run_query(api, app, {"text": "Hi"})
+
+
+async def asked(app: App, api: Api) -> Any:
+    query = Query(app, {"text": "Hi"})
+    return await query.program().main(api)
+
+
+@pytest.mark.parametrize("make", [lambda rule: told(with_rule(rule)), growing])
+@pytest.mark.parametrize("way", [prepared, answered, asked])
+async def test_a_pass_that_never_returns_holds_up_only_its_application(way: Any, make: Any) -> None:
+    """More queries than the loop's executor has threads: each is refused, and others run."""
+    held = Held()
+    app = make(held.rule)
+    app.passes_limit_s = 0.05
+    if make is growing and way is prepared:
+        pytest.skip("its passes see nothing before it runs")
+
+    async def main(api: Api) -> Any:
+        num = 2 * (os.cpu_count() or 1) + 10
+        failed = await asyncio.gather(*(way(app, api) for _ in range(num)), return_exceptions=True)
+        return [str(one) for one in failed], await run_query(api, told(), {"text": "Hi"})
+
+    try:
+        async with LocalNode() as node:
+            failed, answer = await asyncio.wait_for(node.run(main), 60)
+    finally:
+        held.released.set()
+    assert answer == {"answer": "hi"}
+    for one in failed:
+        assert f"the passes mine of {app.name} have not ended within 0.05 s" in one
+    assert held.began.acquire(blocking=False)

@@ -1,13 +1,15 @@
 """``SearxngSearch``: the JSON answers of a SearXNG server (or its ancestor searx) as results.
 
 Owns the bounds of what a server's answer may be. It is reached at the operator's address alone: no
-query and no answer names another one, and addresses in results are never fetched.
+query and no answer names another one, and addresses in results are never fetched. Errors go to
+tenants, who need not know that address; the log has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import re
 from collections.abc import Iterable
@@ -24,9 +26,12 @@ from quire.core.errors import (
     InvalidArgument,
     ProgramError,
 )
+from quire.node.fault_log import FaultLog
 from quire.programs.search import SearchResult
 from quire.programs.search.engine import MAX_ADDRESS_CHARS, MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from quire.programs.services.network import HttpReply, Network, NetworkPolicy, new_client
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 15.0
 MAX_ANSWER_BYTES = 4 << 20
@@ -70,7 +75,7 @@ class SearxngSearch:
                 f"--search {_shown(url)}: give the address of the server alone, such as "
                 "http://127.0.0.1:8888"
             )
-        self._shown = _shown(url)
+        self._faults = FaultLog(logger, f"the search server {_shown(url)}")
         self._url = url.copy_with(path=url.path.rstrip("/") + "/search")
         self._client = client or new_client()
         policy = NetworkPolicy(
@@ -92,9 +97,9 @@ class SearxngSearch:
             for result in _results(answer.rows, first=before):
                 found.setdefault((result.address, result.text), result)
             if answer.silent and not found:
-                raise EngineLost(
-                    f"the search server {self._shown} finds nothing, and engines of it do not "
-                    f"answer ({answer.silent}): try again, or look at its log"
+                raise self._lost(
+                    f"finds nothing, and engines of it do not answer ({answer.silent}): try again, "
+                    "or look at its log"
                 )
             if len(found) >= top_k or len(found) == before:
                 break
@@ -105,7 +110,9 @@ class SearxngSearch:
         asked = self._url.copy_merge_params(params)
         reply = await self._reply(str(asked))
         self._check(reply)
-        return await asyncio.to_thread(self._decoded, reply.body)
+        answer = await asyncio.to_thread(self._decoded, reply.body)
+        self._faults.works()
+        return answer
 
     async def _reply(self, url: str) -> HttpReply:
         try:
@@ -118,10 +125,11 @@ class SearxngSearch:
                     "SearXNG server to --search, or the one that it redirects to"
                 ) from exc
             is_late = isinstance(cause, TimeoutError)
-            why = f"no answer within {TIMEOUT_S:g} s" if is_late else str(cause)
-            raise EngineLost(
-                f"the search server {self._shown} cannot be used now ({why}): check that it runs "
-                "and can be reached, then try again"
+            why = f"no answer within {TIMEOUT_S:g} s" if is_late else "no connection to it"
+            raise self._lost(
+                f"cannot be used now ({why}): check that it runs and can be reached, then try "
+                "again; the node's log says more",
+                why if is_late else str(cause),
             ) from exc
         except InvalidArgument as exc:
             raise self._fault(
@@ -132,9 +140,7 @@ class SearxngSearch:
     def _check(self, reply: HttpReply) -> None:
         status = reply.status
         if status in _LATER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise EngineLost(
-                f"the search server {self._shown} answers {status}: try again, or look at its log"
-            )
+            raise self._lost(f"answers {status}: try again, or look at its log")
         if status == HTTPStatus.FORBIDDEN:
             raise self._fault(
                 "answers 403: name json among its search.formats in settings.yml, and let this "
@@ -161,7 +167,12 @@ class SearxngSearch:
         return _Answer([row for row in rows if isinstance(row, dict)], told)
 
     def _fault(self, text: str) -> EngineFault:
-        return EngineFault(f"the search server {self._shown} {text}")
+        self._faults.fails(text)
+        return EngineFault(f"the search server {text}")
+
+    def _lost(self, text: str, why: str = "") -> EngineLost:
+        self._faults.fails(why or text)
+        return EngineLost(f"the search server {text}")
 
     async def close(self) -> None:
         await self._client.aclose()

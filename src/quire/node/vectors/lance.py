@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from quire.core.errors import CapacityError, ConfigError
 from quire.core.ids import ProgramId, TenantId
 from quire.core.scratch import ScratchDirectory
+from quire.node.fault_log import FaultLog
 from quire.node.store_threads import StoreThreads
-from quire.node.vectors.fault_log import FaultLog
 from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
 from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from quire.core.errors import CapacityError, EngineLost, QuireError
 from quire.core.ids import ProgramId, TenantId
+from quire.node.fault_log import FaultLog
 from quire.node.store_threads import StoreThreads
-from quire.node.vectors.fault_log import FaultLog
 from quire.node.vectors.postgres_connections import (
     ANSWER_S,
     LOCK_KEY,

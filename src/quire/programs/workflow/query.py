@@ -32,6 +32,7 @@ from quire.programs.workflow.execution.watching import PrimitiveStep, StepLog
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.graphs.values import ValueType
+from quire.programs.workflow.optimizing.apart import built_apart
 from quire.programs.workflow.optimizing.construction import NodeConfig, checked_query
 from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.passes import OptPass
@@ -98,7 +99,12 @@ class Query:
     @property
     def speculates(self) -> bool:
         """Whether primitives run ahead."""
-        return (self._passes or self.app.passes).speculates
+        return self.passes.speculates
+
+    @property
+    def passes(self) -> OptPass:
+        """What optimises its graph."""
+        return self._passes or self.app.passes
 
     @property
     def speculation(self) -> SpeculationFigures:
@@ -124,6 +130,14 @@ class Query:
             if kind is ValueType.DOCUMENTS
         ):
             self.graph = self._optimized(self._query)
+
+    async def prepared(self) -> None:
+        """``prepare`` beside the loop.
+
+        Raises:
+            InvalidArgument: see ``prepare`` and ``built_apart``.
+        """
+        await built_apart(self.app, self.passes, self.prepare)
 
     @property
     def models(self) -> dict[str, str]:
@@ -189,7 +203,7 @@ class Query:
         texts."""
         if self.graph is None:
             self._config = config
-            self.graph = await asyncio.to_thread(self._optimized, read)
+            self.graph = await built_apart(self.app, self.passes, partial(self._optimized, read))
         if isinstance(self._watcher, QueryTelling):
             await self._watcher.planned(self.graph)
         return await self.graph.schedule(api, self._watcher, journal)

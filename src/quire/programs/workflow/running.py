@@ -21,6 +21,7 @@ from quire.programs.workflow.durable.asking import check_resumed, checked_inputs
 from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.watching import Watcher
 from quire.programs.workflow.graphs.values import ValueType, plain
+from quire.programs.workflow.optimizing.apart import built_apart
 from quire.programs.workflow.optimizing.construction import NodeConfig, checked_query
 from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.passes import OptPass
@@ -54,7 +55,7 @@ async def run_query(
         read: Mapping[str, Any], config: NodeConfig, journal: Journal | None
     ) -> dict[str, Any]:
         optimize = partial(Graph.optimize, app, read, config, passes, cache)
-        graph = await asyncio.to_thread(optimize)  # may take long: documents may be long
+        graph = await built_apart(app, passes or app.passes, optimize)
         return await graph.schedule(api, watcher, journal)
 
     if name is None:

@@ -9,6 +9,7 @@ from fastapi import Request
 from quire.node import ProgramHandle
 from quire.server.answers.disconnects import while_connected
 from quire.server.errors.errors import HttpError
+from quire.server.errors.refusals import mark_launched
 
 
 async def wait_ended(request: Request, handle: ProgramHandle) -> None:
@@ -17,6 +18,7 @@ async def wait_ended(request: Request, handle: ProgramHandle) -> None:
     Raises:
         HttpError: 499; the client has disconnected.
     """
+    mark_launched(request.scope, handle.id)
     ended = asyncio.create_task(handle.wait_ended())
     why = "its client, which was to wait for its end, has left"
     outcome = await while_connected(

@@ -6,7 +6,6 @@ engines that the node lacks. After that it is a program of its tenant like any o
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
@@ -114,7 +113,7 @@ def _name(request: Request, body: QueryRequest) -> QueryId | None:
 async def _prepare(query: Query, body: QueryRequest) -> None:
     """Prepare the query. Raises ``InvalidArgument``, whose field is named as in the body."""
     try:
-        await asyncio.to_thread(query.prepare)
+        await query.prepared()
     except InvalidArgument as exc:
         field = exc.details.get("param")
         if not isinstance(field, str) or field == "passes":  # a pass of the application's developer

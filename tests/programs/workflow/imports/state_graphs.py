@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,21 +16,33 @@ from typing import Any, NamedTuple
 
 try:
     from langgraph.graph import StateGraph
+    from langgraph.types import Command as ItsCommand
+    from langgraph.types import Send as ItsSend
 except ImportError:
-    StateGraph = None
+    StateGraph = ItsCommand = ItsSend = None
 
 
 class Runnable:
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
-        self.func_accepts = {
-            name: None for name in inspect.signature(function).parameters if name in ("runtime",)
-        }
+        parameters = inspect.signature(function).parameters
+        self.func_accepts = {name: None for name in parameters if name in ("runtime", "config")}
 
-    async def ainvoke(self, state: Any) -> Any:
+    async def ainvoke(self, state: Any, config: Any = None) -> Any:
+        given = {"config": config} if "config" in self.func_accepts else {}
         if inspect.iscoroutinefunction(self._function):
-            return await self._function(state)
-        return await asyncio.to_thread(self._function, state)
+            return await self._function(state, **given)
+        return await asyncio.to_thread(self._function, state, **given)
+
+
+class Send:
+    def __init__(self, node: str, arg: Any) -> None:
+        self.node, self.arg = node, arg
+
+
+class Command:
+    def __init__(self, update: Any = None, goto: Any = (), graph: str | None = None) -> None:
+        self.update, self.goto, self.graph, self.resume = update, goto, graph, None
 
 
 class LastValue:
@@ -38,13 +51,17 @@ class LastValue:
 
 class BinaryOperatorAggregate:
     def __init__(self, operator: Callable[[Any, Any], Any], kind: type) -> None:
-        self.operator, self.value = operator, kind()
+        self.operator = operator
+        self.value = None if isinstance(kind, types.UnionType) else kind()
+
+    def is_available(self) -> bool:
+        return self.value is not None
 
 
 class Spec:
     def __init__(self, runnable: Runnable, schema: type, **fields: Any) -> None:
         self.runnable, self.input_schema = runnable, schema
-        self.retry_policy, self.defer, self.ends = None, False, ()
+        self.retry_policy, self.defer = None, False
         vars(self).update(fields)
 
 
@@ -68,8 +85,10 @@ class PretendedGraph:
         self.branches: dict[str, dict[str, Branch]] = defaultdict(dict)
         self.managed: dict[str, Any] = {}
 
-    def add_node(self, name: str, function: Callable[[Any], Any], **fields: Any) -> None:
-        self.nodes[name] = Spec(Runnable(function), self.input_schema, **fields)
+    def add_node(
+        self, name: str, function: Callable[..., Any], *, destinations: Any = (), **fields: Any
+    ) -> None:
+        self.nodes[name] = Spec(Runnable(function), self.input_schema, ends=destinations, **fields)
 
     def add_edge(self, start: str | list[str], end: str) -> None:
         if isinstance(start, str):
@@ -78,16 +97,31 @@ class PretendedGraph:
             self.waiting_edges.add((tuple(start), end))
 
     def add_conditional_edges(
-        self, start: str, path: Callable[[Any], Any], path_map: dict[Any, str] | None = None
+        self,
+        start: str,
+        path: Callable[[Any], Any],
+        path_map: dict[Any, str] | list[str] | None = None,
     ) -> None:
+        if isinstance(path_map, list):
+            path_map = {one: one for one in path_map}
         self.branches[start][path.__name__] = Branch(Runnable(path), path_map, self.input_schema)
 
 
 def _channel(hint: Any) -> Any:
     if typing.get_origin(hint) is typing.Annotated:
         kind, operator = typing.get_args(hint)
-        return BinaryOperatorAggregate(operator, typing.get_origin(kind) or kind)
+        return BinaryOperatorAggregate(operator, kind)
     return LastValue()
 
 
+class Parts(NamedTuple):
+    """What a graph is written with: LangGraph's own, or the stand-ins."""
+
+    graph: Any
+    send: Any
+    command: Any
+
+
+PRETENDED = Parts(PretendedGraph, Send, Command)
+PARTS = [PRETENDED, *([] if StateGraph is None else [Parts(StateGraph, ItsSend, ItsCommand)])]
 graph_classes: list[Any] = [PretendedGraph, *([] if StateGraph is None else [StateGraph])]

@@ -26,6 +26,9 @@ QUERY = {
 }  # fmt: skip
 
 
+LOOP = "{% for d in documents %}{{ d.content }}{% endfor %}"
+
+
 def by_name(app: App) -> Mapping[str, Node]:
     return {node.name: node for node in app.nodes}
 
@@ -133,6 +136,10 @@ def connected(sender: str, receiver: str) -> Callable[[Any], object]:
     return lambda found: found["connections"].append({"sender": sender, "receiver": receiver})
 
 
+def added(name: str, like: str) -> Callable[[Any], object]:
+    return lambda found: found["components"].update({name: found["components"][like]})
+
+
 def user(text: str) -> Callable[[Any], object]:
     message = {"role": "user", "content": [{"text": text}]}
     return parameters("prompt_builder", template=[message])
@@ -162,13 +169,22 @@ def user(text: str) -> Callable[[Any], object]:
             "retriever searches a store that nothing fills",
         ),
         (connected("llm.meta", "answer_builder.meta"), "of llm only replies can be connected"),
-        (connected("none.x", "llm.messages"), "names 'none.x', which is no socket"),
+        (connected("none.x", "llm.messages"), "names 'none.x', and there is no component 'none'"),
+        (connected("none", "llm.messages"), "names 'none', and there is no component 'none': ther"),
+        (connected("llm", "prompt_builder"), "names 'prompt_builder' alone: write"),
+        (connected("prompt_builder.prompt", "llm.prompt"), "of llm only messages can"),
+        (parameters("llm", generation_kwargs=["x"]), r"generation_kwargs is \['x'\]: give"),
+        (added("other", "prompt_builder"), "nothing reads the prompt of other: connect"),
         (connected("retriever.documents", "llm.messages"), "llm.messages has two senders"),
         (connected("retriever.documents", "text_embedder.text"), "wait for one another: loops"),
         (connected("llm.replies", "text_embedder.text"), "wait for one another: loops"),
         (user("{{ question }}"), "does not use 'documents', which is connected"),
         (user("{{ documents }}"), r"prompt_builder.documents takes text, and .* gives texts"),
-        (user("{{ question | upper }} {{ documents }}"), r"line 1: a prompt has text.*\(Filter\)"),
+        (
+            user("Say:\n {{ question | upper }} {{ documents }}"),
+            r"line 2, '\{\{ question \| upper \}\} .*': a prompt has text.*\(Filter\)",
+        ),
+        (user("{{ question[0] }}" + LOOP), r"'question' is a text of the query: write \{"),
         (user("{% if question %}x{% endif %}"), r"something else \(If\)"),
         (user("{{ question"), "is no template that can be read"),
         (user("x" * 70_000), "has 70000 characters; at most 65536"),
@@ -184,7 +200,7 @@ def user(text: str) -> Callable[[Any], object]:
         (lambda found: found.pop("components"), "is no pipeline: it needs 'components'"),
         (lambda found: found["components"]["llm"].pop("type"), "'llm' has no 'type'"),
         (lambda found: found["components"].update(splitter=found["components"].pop("llm")),
-         "which is no socket of a component"),
+         "names 'llm.messages', and there is no component 'llm'"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_refused_by_name(
@@ -203,10 +219,57 @@ def test_an_index_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
             find_application(changed(tmp_path, change, INDEX))
 
 
+def doubled(num: int) -> str:
+    """A file of few lines, each of which repeats the one before twice."""
+    lines = ["a0: &x0 [1, 1]", *(f"a{i}: &x{i} [*x{i - 1}, *x{i - 1}]" for i in range(1, num))]
+    return "\n".join(lines)
+
+
+def test_a_store_that_is_written_once_and_named_twice_is_read(tmp_path: Path) -> None:
+    """As Haystack writes a pipeline with two components of one store."""
+    index, ask = (yaml.safe_load(one.read_text(encoding="utf-8")) for one in (INDEX, ASK))
+    ask["components"] |= index["components"]
+    ask["connections"] += index["connections"]
+    stores = [
+        ask["components"][one]["init_parameters"]["document_store"]
+        for one in ("writer", "retriever")
+    ]
+    stores[0]["init_parameters"]["bm25_parameters"] = {}
+    ask["components"]["retriever"]["init_parameters"]["document_store"] = stores[0]
+    both = tmp_path / "both.yaml"
+    both.write_text(yaml.safe_dump(ask), encoding="utf-8")
+    assert "&id001" in both.read_text(encoding="utf-8")
+    assert set(by_name(find_application(str(both)))) == set(
+        by_name(find_application(f"{INDEX}+{ASK}"))
+    )
+
+
+def test_a_component_with_one_socket_may_be_named_alone(tmp_path: Path) -> None:
+    def change(found: Any) -> None:
+        for one in found["connections"]:
+            if one == {"sender": "prompt_builder.prompt", "receiver": "llm.messages"}:
+                one.update(sender="prompt_builder", receiver="llm")
+
+    alone, whole = find_application(changed(tmp_path, change)), find_application(f"{INDEX}+{ASK}")
+    assert by_name(alone)["llm"].config == by_name(whole)["llm"].config
+
+
+def test_a_generator_without_a_limit_says_which_it_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    find_application(changed(tmp_path, parameters("llm", generation_kwargs={"max_tokens": None})))
+    assert "llm: an answer has at most 256 tokens: give max_tokens" in caplog.text
+    caplog.clear()
+    find_application(f"{INDEX}+{ASK}")
+    assert "an answer has at most" not in caplog.text
+
+
 def test_a_file_is_read_within_bounds(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     for text, message in (
-        ("a: &x [1]\nb: *x", r"uses the alias \*x: write it out"),
+        ("a: &x [*x]", "has more than 100000 values, with those that its aliases repeat"),
+        (doubled(17), "has more than 100000 values, with those that its aliases repeat"),
+        ("a: *x", "is no YAML that can be read: found undefined alias"),
         ("a: [", r"is no YAML that can be read: .* at line 1, column"),
         ("[" * 5000, "is no YAML that can be read"),
         ("a: !!python/object/apply:os.system [ls]", "is no YAML that can be read"),

@@ -142,6 +142,26 @@ def looping() -> PretendedGraph:
     return graph
 
 
+def leading_nowhere() -> PretendedGraph:
+    graph = one()
+    graph.add_edge("a", "c")
+    return graph
+
+
+def rooted() -> PretendedGraph:
+    graph = one()
+    graph.channels["__root__"] = graph.channels.pop("found")
+    return graph
+
+
+def reached_twice() -> PretendedGraph:
+    graph = one()
+    graph.add_node("b", found("b"))
+    graph.add_edge("a", "b")
+    graph.add_edge("__start__", "b")
+    return graph
+
+
 def taking_runtime() -> PretendedGraph:
     def node(state: Any, runtime: Any = None) -> Any:
         return {}
@@ -171,15 +191,25 @@ def compiled(**fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (one(defer=True), "the node 'a' has defer True, which nothing here acts on"),
-        (one(ends=("b",)), r"the node 'a' has ends \('b',\)"),
+        (
+            one(defer=True),
+            r"the node 'a' sets defer, which nothing here acts on: leave it out; ",
+        ),
+        (one(retry_policy=object()), "sets retry_policy, .* repeat what may fail inside the node"),
         (without_ends(), "does not say where it may lead: annotate what it returns"),
-        (looping(), "form a loop: a graph here has none"),
+        (looping(), r"form a loop: a graph here has none: call .* \(await graph.ainvoke"),
+        (PretendedGraph(State), "no edge leads from START: add_edge"),
+        (leading_nowhere(), "leads from a to c, and no node is called 'c': the nodes are a"),
+        (rooted(), "the state is one value: here it is an object with keys"),
+        (reached_twice(), r"'b' is reached from __start__ in step 1 and from a in step 2: LangG"),
         (taking_runtime(), "the node 'b' takes runtime beside the state"),
         (alike(), "the nodes 'b c' and 'b-c' look alike as names of components: rename one"),
         (keyed(object()), "the state's key 'odd' is a object: here a key is overwritten"),
-        (compiled(interrupt_before_nodes=["a"]), "compiled with interrupt_before_nodes"),
-        (compiled(checkpointer=object()), "compiled with checkpointer"),
+        (
+            compiled(interrupt_before_nodes=["a"]),
+            "compiled with interrupt_before_nodes, .* ask",
+        ),
+        (compiled(checkpointer=object()), "compiled with checkpointer, .*: compile the graph with"),
     ],
 )
 def test_what_is_not_imported_is_refused_by_name(graph: Any, message: str) -> None:
@@ -211,18 +241,28 @@ async def test_a_node_that_breaks_a_rule_is_named(node: Any, state: Any, message
 async def test_a_branch_that_leads_nowhere_is_named() -> None:
     graph = one()
     graph.add_conditional_edges("a", lambda state: "x", {"y": "__end__"})
-    with pytest.raises(ProgramFailed, match="a branch of a returned 'x'; it may lead to y"):
+    with pytest.raises(ProgramFailed, match="the branch '<lambda>' of a returned 'x'; it may"):
         await ran(graph)
+
+
+def updates(*given: Update) -> dict[Any, Update]:
+    return {one.place: one for one in given}
 
 
 def test_two_that_overwrite_one_key_side_by_side_are_refused() -> None:
     keys = {"x": Key(), "all": Key(operator.add, [])}
-    first = Update(0, "a", frozenset(), {"x": 1, "all": [1]})
-    behind = Update(1, "b", frozenset({0}), {"x": 2, "all": [2]})
-    beside = Update(1, "b", frozenset(), {"x": 2})
-    assert state_of(keys, {"x": 0}, {0: first, 1: behind}) == {"x": 2, "all": [1, 2]}
+    first = Update((1, 0, "a"), "a", frozenset(), {"x": 1, "all": [1]})
+    behind = Update((2, 0, "b"), "b", frozenset({first.place}), {"x": 2, "all": [2]})
+    beside = Update((1, 0, "b"), "b", frozenset(), {"x": 2})
+    again = Update((1, 1, (0, 0, "s"), 0), "a", frozenset(), {"x": 2})
+    assert state_of(keys, {"x": 0}, updates(first, behind)) == {"x": 2, "all": [1, 2]}
     with pytest.raises(InvalidArgument, match="a and b both set 'x' side by side: give the key a"):
-        state_of(keys, {}, {0: first, 1: beside})
+        state_of(keys, {}, updates(first, beside))
+    with pytest.raises(InvalidArgument, match="several runs of a set 'x' side by side"):
+        state_of(keys, {}, updates(first, again))
+    odd = Update((1, 0, "a"), "a", frozenset(), {"x": type("Overwrite", (), {})()})
+    with pytest.raises(InvalidArgument, match="a sets 'x' to an Overwrite, which is not imported"):
+        state_of(keys, {}, updates(odd))
 
 
 def test_a_graph_of_a_file_is_found(tmp_path: Path) -> None:

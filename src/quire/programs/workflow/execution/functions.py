@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +14,12 @@ from quire.core.errors import ProgramError, QuireError
 from quire.programs.tracebacks import one_line
 from quire.programs.workflow.components.building import DONE_MARK
 from quire.programs.workflow.template.function_threads import FunctionThreads
+
+_LIBRARIES = (
+    *{sysconfig.get_path(one) + os.sep for one in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(__file__).parents[3]) + os.sep,
+)
+"""The folders of Python's, of installed and of Quire's modules."""
 
 
 async def called(
@@ -39,8 +47,11 @@ async def called(
 
 
 def _raised(component: str, name: str, error: Exception | SystemExit) -> ProgramError:
-    """Make an error that names the component and the line that raised ``error``."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    """Make an error that names the component and the line that raised ``error``, or called the
+    library that did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if not one.filename.startswith(_LIBRARIES)]
+    frame = (own or frames)[-1]
     return ProgramError(
         f"{component}: its function {name!r} raised {one_line(error)} "
         f"({Path(frame.filename).name}, line {frame.lineno}): correct the function or its inputs"

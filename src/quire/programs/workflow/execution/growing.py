@@ -7,9 +7,9 @@ so the graph that it becomes is built and optimised like that of a query of its 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from quire.programs.workflow.execution.scheduler import GrownGraph
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.graphs.values import QUERY, Ref, ValueType, fits, plain
+from quire.programs.workflow.optimizing.apart import built_apart
 from quire.programs.workflow.optimizing.construction import NodeConfig, measured, p_graph
 from quire.programs.workflow.optimizing.fixpoint import optimized
 from quire.programs.workflow.optimizing.graph_cache import GraphCache
@@ -64,7 +65,7 @@ class TemplateGrower:
             same = copy(node)
             same.when, same.before = None, []
             same.config = self._config[node.name]
-            return await asyncio.to_thread(self._grown, primitive, Growth([same]), inputs)
+            return await self._built(primitive, Growth([same]), inputs)
         made: Any = again
         if again is None:
             threads = self._origin.function_threads
@@ -75,8 +76,14 @@ class TemplateGrower:
         if not isinstance(made, Growth):
             return await _outputs(primitive, made)
         self._check_rounds(primitive)
-        grown = await asyncio.to_thread(self._grown, primitive, made, inputs)
+        grown = await self._built(primitive, made, inputs)
         return grown._replace(growth=made)
+
+    async def _built(
+        self, primitive: Primitive, growth: Growth, inputs: Mapping[str, Any]
+    ) -> GrownGraph:
+        build = partial(self._grown, primitive, growth, inputs)
+        return await built_apart(self._origin, self._passes, build)
 
     def _grown(self, primitive: Primitive, growth: Growth, inputs: Mapping[str, Any]) -> GrownGraph:
         inputs = {name.removeprefix(DONE_MARK): one for name, one in inputs.items()}

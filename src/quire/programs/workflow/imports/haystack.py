@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.model import MAX_TOKENS
 from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.imports.haystack_building import (
     Building,
@@ -57,11 +58,26 @@ def import_pipelines(paths: Sequence[Path], name: str) -> App:
     for one in _ordered(pipeline):
         _MAKERS[one.known.role](building, one)
     order_stores(building)
+    _check_used(pipeline)
     app = App(name, building.engines.values(), "A pipeline of Haystack.")
     app.update_template(building.nodes)
     for note in [*pipeline.notes, *building.notes]:
         logger.warning("%s", note)
     return app
+
+
+def _check_used(pipeline: Pipeline) -> None:
+    """Refuse a prompt that no generator reads: here only a model makes a text of it."""
+    read = {one.component for one in pipeline.senders.values()}
+    for name, part in pipeline.parts.items():
+        if part.known.role == "prompt" and name not in read:
+            raise InvalidArgument(
+                f"nothing reads the prompt of {name}: connect it to a generator, or leave the "
+                "component out",
+                param=name,
+            )
+    if not pipeline.parts:
+        raise InvalidArgument("the pipeline has no components: give some")
 
 
 def _joined(pipelines: Sequence[Pipeline]) -> Pipeline:
@@ -166,8 +182,11 @@ def _prompt(building: Building, part: HaystackComponent) -> None:
             given = input_of(building, part, name, kind)
             is_reply = Socket(part.name, name) in building.pipeline.senders
             if kind == "text" and is_reply != (name in asked.firsts):
+                what = "the replies of a generator" if is_reply else "a text of the query"
                 written = f"{name}[0]" if is_reply else name
-                raise InvalidArgument(f"{where}: write {{{{ {written} }}}}", param=part.name)
+                raise InvalidArgument(
+                    f"{where}: {name!r} is {what}: write {{{{ {written} }}}}", param=part.name
+                )
             called[name] = given.name
             inputs[given.name] = kind
     for receiver in building.pipeline.senders:
@@ -219,6 +238,12 @@ def _generator(building: Building, part: HaystackComponent) -> None:
         )
     system = part.used.get("system_prompt") or prompt.system
     config = {"prompt": prompt.text, **_generation(part)}
+    if config.get("max_tokens") is None:
+        config.pop("max_tokens", None)
+        building.notes.append(
+            f"{part.name}: an answer has at most {MAX_TOKENS} tokens: give max_tokens in "
+            "generation_kwargs for another limit"
+        )
     if prompt.separator is not None:
         config["separator"] = prompt.separator
     if system is not None:
@@ -267,7 +292,12 @@ def _is_last(pipeline: Pipeline, part: HaystackComponent) -> bool:
 
 def _generation(part: HaystackComponent) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    for key, value in (part.used.get("generation_kwargs") or {}).items():
+    given = part.used.get("generation_kwargs") or {}
+    if not isinstance(given, dict):
+        raise InvalidArgument(
+            f"{part.name}.generation_kwargs is {given!r:.60}: give a mapping", param=part.name
+        )
+    for key, value in given.items():
         if key in _TOKENS:
             config["max_tokens"] = value
         elif key not in _GREEDY:

@@ -22,6 +22,8 @@ from quire.programs.workflow.imports.haystack_types import (
 )
 
 MAX_BYTES = 1 << 20
+MAX_VALUES = 100_000
+"""The values of a file, each repeated one counted anew."""
 _FIELDS = {
     "components", "connections", "metadata", "max_runs_per_component", "connection_type_validation",
     "max_loops_allowed",
@@ -92,13 +94,27 @@ def _loaded(path: Path) -> Any:
         raise InvalidArgument(f"{path} has {len(content)} bytes; at most {MAX_BYTES} are read")
     try:
         text = content.decode()
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise InvalidArgument(f"{path} uses the alias *{event.anchor}: write it out")
+        if _num_values(yaml.compose(text, Loader=yaml.SafeLoader), {}) > MAX_VALUES:
+            raise InvalidArgument(
+                f"{path} has more than {MAX_VALUES} values, with those that its aliases repeat: "
+                "shorten it"
+            )
         return yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
         reason = " ".join(str(exc).replace('in "<unicode string>", ', "at ").split())
         raise InvalidArgument(f"{path} is no YAML that can be read: {reason}") from exc
+
+
+def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Count the values of a file, also those that an alias repeats. ``known``: the counts so far;
+    a value that holds itself counts as too many."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = MAX_VALUES
+        held = [one for pair in node.value for one in (pair if isinstance(pair, tuple) else [pair])]
+        known[id(node)] = 1 + sum(_num_values(one, known) for one in held)
+    return known[id(node)]
 
 
 def _part(name: str, one: Any, notes: list[str]) -> HaystackComponent:
@@ -148,14 +164,31 @@ def _check(name: str, known: KnownComponent, key: str, value: Any, notes: list[s
 
 
 def _socket(written: Any, parts: Mapping[str, HaystackComponent], *, is_input: bool) -> Socket:
+    """Read ``component.socket``, or the name of a component that has one socket only."""
     component, dot, name = str(written).rpartition(".")
+    if str(written) in parts:
+        component, dot, name = str(written), "", ""
     part = parts.get(component)
-    if not dot or part is None:
+    if part is None:
         raise InvalidArgument(
-            f"the connection names {written!r}, which is no socket of a component"
+            f"the connection names {written!r}, and there is no component {component or written!r}:"
+            f" there are {', '.join(parts)}",
+            param=str(written),
         )
     role = part.known.role
     has = INPUTS[role] if is_input else OUTPUTS[role]
+    if role == "generator" and is_input:
+        is_chat = "Chat" in part.shown_type.rpartition(".")[2]
+        has = ("messages",) if is_chat else ("prompt",)
+    if not dot:
+        if len(has) != 1:
+            sockets = ", ".join(has) or "the variables of its template"
+            raise InvalidArgument(
+                f"the connection names {written!r} alone: write {written}.SOCKET, with one of "
+                f"{sockets}",
+                param=component,
+            )
+        name = has[0]
     if name not in has and not (is_input and role == "prompt"):
         raise InvalidArgument(
             f"the connection names {written!r}; of {component} only {', '.join(has) or 'nothing'} "

@@ -19,6 +19,14 @@ from quire.programs.workflow.graphs.prompts import PromptPart
 MAX_CHARS = 1 << 16
 
 
+class _NotExpressedError(Exception):
+    """A prompt with named parts cannot say what ``node`` does."""
+
+    def __init__(self, node: nodes.Node) -> None:
+        super().__init__(node)
+        self.node = node
+
+
 @dataclass(slots=True)
 class JinjaPrompt:
     """``pieces``: texts and named parts. ``texts``, ``firsts``, ``lists``: the names of the parts
@@ -49,8 +57,16 @@ def read_template(template: str, where: str) -> JinjaPrompt:
     except (jinja2.TemplateSyntaxError, RecursionError) as exc:
         raise InvalidArgument(f"{where} is no template that can be read: {exc}") from exc
     asked = JinjaPrompt()
-    for one in parsed.body:
-        _add(one, asked, where)
+    try:
+        for one in parsed.body:
+            _add(one, asked, where)
+    except _NotExpressedError as exc:
+        line = template.splitlines()[exc.node.lineno - 1].strip()
+        raise InvalidArgument(
+            f"{where}, line {exc.node.lineno}, {line!r:.80}: a prompt has text, {{{{ name }}}}, "
+            "{{ name[0] }} and {% for one in list %}...{{ one.content }}...{% endfor %}; this has "
+            f"something else ({type(exc.node).__name__}): write it without"
+        ) from None
     return asked
 
 
@@ -59,7 +75,7 @@ def _add(one: nodes.Node, asked: JinjaPrompt, where: str) -> None:
         _add_loop(one, asked, where)
         return
     if not isinstance(one, nodes.Output):
-        raise _refused(one, where)
+        raise _NotExpressedError(one)
     for piece in one.nodes:
         if isinstance(piece, nodes.TemplateData):
             asked.pieces.append(piece.data)
@@ -72,7 +88,7 @@ def _add(one: nodes.Node, asked: JinjaPrompt, where: str) -> None:
             asked.firsts.append(first)
             asked.pieces.append(PromptPart(name=first))
         else:
-            raise _refused(piece, where)
+            raise _NotExpressedError(piece)
 
 
 def _add_loop(loop: nodes.For, asked: JinjaPrompt, where: str) -> None:
@@ -80,20 +96,20 @@ def _add_loop(loop: nodes.For, asked: JinjaPrompt, where: str) -> None:
     same text as ``before + content + after`` for each element."""
     plain = isinstance(loop.target, nodes.Name) and isinstance(loop.iter, nodes.Name)
     if not plain or loop.else_ or loop.test is not None or loop.recursive:
-        raise _refused(loop, where)
+        raise _NotExpressedError(loop)
     assert isinstance(loop.target, nodes.Name)
     assert isinstance(loop.iter, nodes.Name)
     around = ["", ""]
     num_contents = 0
-    for piece in _pieces(loop, where):
+    for piece in _pieces(loop):
         if isinstance(piece, nodes.TemplateData):
             around[min(num_contents, 1)] += piece.data
         elif _is_content(piece, loop.target.name):
             num_contents += 1
         else:
-            raise _refused(piece, where)
+            raise _NotExpressedError(piece)
     if num_contents != 1:
-        raise _refused(loop, where)
+        raise _NotExpressedError(loop)
     before, after = around
     if asked.separator not in (None, after + before):
         raise InvalidArgument(
@@ -105,10 +121,10 @@ def _add_loop(loop: nodes.For, asked: JinjaPrompt, where: str) -> None:
     asked.lists.append(loop.iter.name)
 
 
-def _pieces(loop: nodes.For, where: str) -> Iterator[nodes.Node]:
+def _pieces(loop: nodes.For) -> Iterator[nodes.Node]:
     for one in loop.body:
         if not isinstance(one, nodes.Output):
-            raise _refused(one, where)
+            raise _NotExpressedError(one)
         yield from one.nodes
 
 
@@ -131,11 +147,3 @@ def _first(piece: nodes.Node) -> str | None:
 
 def _literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
-
-
-def _refused(one: nodes.Node, where: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"{where}, line {one.lineno}: a prompt has text, {{{{ name }}}}, {{{{ name[0] }}}} and "
-        "{% for one in list %}...{{ one.content }}...{% endfor %}; this is something else "
-        f"({type(one).__name__}): write it without"
-    )

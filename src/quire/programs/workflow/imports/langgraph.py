@@ -7,36 +7,48 @@ ended. LangGraph is not imported; the attributes of its graph object are read.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.engines.engine import Engine
-from quire.programs.workflow.imports.shared_state import (
-    MISSING,
-    EndedNode,
-    Key,
-    Update,
-    joined,
-    state_of,
+from quire.programs.workflow.imports.shared_state import MISSING, Key
+from quire.programs.workflow.imports.state_graph_nodes import (
+    END,
+    START,
+    Branch,
+    GraphShape,
+    StateGraphNode,
+    finishing,
 )
 from quire.programs.workflow.template.app import App, Node
 
-START, END = "__start__", "__end__"
 _PARTS = ("nodes", "edges", "branches", "waiting_edges", "channels", "schemas")
-_UNUSED: Mapping[str, Any] = {
-    "retry_policy": None, "cache_policy": None, "defer": False, "timeout": None,
-    "is_error_handler": False, "error_handler_node": None, "ends": (),
-}  # fmt: skip
-"""The fields of a node that nothing here acts on, with the only value that each may have."""
-_COMPILED: Mapping[str, Any] = {
-    "interrupt_before_nodes": [], "interrupt_after_nodes": [], "checkpointer": None, "store": None,
-    "cache": None, "step_timeout": None,
-}  # fmt: skip
+_UNUSED: Mapping[str, tuple[Any, str]] = {
+    "retry_policy": (None, "leave it out, and repeat what may fail inside the node"),
+    "cache_policy": (None, "leave it out"),
+    "defer": (False, "leave it out; add_edge([...], node) waits for several nodes"),
+    "timeout": (None, "leave it out; --deadline-s limits the query"),
+    "is_error_handler": (False, "catch the error inside the node that raises it"),
+    "error_handler_node": (None, "leave it out, and catch the error inside the node"),
+}
+"""The fields of a node that nothing here acts on: the only value of each, and the remedy."""
+_COMPILED: Mapping[str, str] = {
+    "interrupt_before_nodes": "a query runs to its end: ask before it, and give the answer in "
+    "its state",
+    "interrupt_after_nodes": "a query runs to its end: ask before it, and give the answer in its "
+    "state",
+    "checkpointer": "compile the graph without it",
+    "store": "compile the graph without it",
+    "cache": "compile the graph without it",
+    "step_timeout": "leave it out; --deadline-s limits the query",
+}
+_LOOP = (
+    "a graph here has none: call the whole graph from a function of a tool "
+    "(await graph.ainvoke(...)), or write the loop as a growth"
+)
 
 
 def is_state_graph(found: object) -> bool:
@@ -49,7 +61,7 @@ def import_state_graph(found: Any, name: str) -> App:
     """Make the application of a ``StateGraph``, compiled or not.
 
     Its one input ``state`` is the graph's input, its result ``result`` the graph's output. Each
-    node runs at most once.
+    node runs at most once, or once for each input that is sent to it.
 
 
     Raises:
@@ -57,23 +69,28 @@ def import_state_graph(found: Any, name: str) -> App:
     """
     if hasattr(found, "builder"):
         _check_compiled(found)
-    graph = _Graph(getattr(found, "builder", found))
-    functions: dict[str, Callable[..., Awaitable[Any]]] = {
-        _called(one): graph.runner(one) for one in graph.order
-    }
-    functions["finish"] = graph.finish
+    built = getattr(found, "builder", found)
+    shape = _shape(built, getattr(found, "config", None))
+    before = _parents(shape)
+    order = _ordered(before)
+    _check_steps(shape, before, order)
+    functions: dict[str, Callable[..., Awaitable[Any]]] = {}
+    for one in order:
+        node = StateGraphNode(shape, one, {_ended(name): name for name in before[one]})
+        functions[_called(one)] = node.run
+    functions["finish"] = finishing(shape)
     tool = Engine("tool", config={"functions": functions})
     nodes = [
         Node(
             tool,
-            {"state": "object", **{_ended(before): "object" for before in graph.before[one]}},
+            {"state": "object", **{_ended(parent): "object" for parent in before[one]}},
             {_ended(one): "object"},
             config={"function": _called(one)},
             name=_called(one),
         )
-        for one in graph.order
+        for one in order
     ]
-    inputs = {"state": "object", **{_ended(one): "object" for one in graph.order}}
+    inputs = {"state": "object", **{_ended(one): "object" for one in order}}
     config = {"function": "finish", "pure": True}
     nodes.append(Node(tool, inputs, {"result": "object"}, config=config, name="finish"))
     app = App(name, [tool], "A graph of LangGraph.")
@@ -89,163 +106,86 @@ def _ended(node: str) -> str:
     return f"{_called(node)}_ended"
 
 
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    path: Any
-    ends: Mapping[Any, str]
-    keys: frozenset[str]
-    """The keys of the state that its path function sees."""
+# -- reading -----------------------------------------------------------------------------------
 
 
-class _Graph:
-    """The nodes, edges and branches of a graph, and the functions that run its nodes."""
-
-    def __init__(self, built: Any) -> None:
-        self._built = built
-        self._keys = {name: _key(name, one) for name, one in built.channels.items()}
-        if getattr(built, "managed", None):
-            raise InvalidArgument(
-                f"the state has the managed values {', '.join(built.managed)}, which nothing here "
-                "manages: take them out of the state"
-            )
-        for name, node in built.nodes.items():
-            _check_node(name, node)
-        names = [START, *built.nodes]
-        called = {_called(one): one for one in names}
-        for one in names:
-            if called[_called(one)] != one:
-                raise InvalidArgument(f"the nodes {called[_called(one)]!r} and {one!r} look alike "
-                                      "as names of components: rename one")  # fmt: skip
-        self._edges: dict[str, set[str]] = {one: set() for one in names}
-        for start, end in built.edges:
-            self._edges[start].add(end)
-        self._joins = {(frozenset(starts), end) for starts, end in built.waiting_edges}
-        self._branches = {one: self._branches_of(one) for one in names}
-        self.before = self._parents()
-        self.order = self._ordered()
-        self._places = {one: place for place, one in enumerate(self.order)}
-
-    def _branches_of(self, one: str) -> list[_Branch]:
-        found = []
-        for name, branch in self._built.branches.get(one, {}).items():
-            if branch.ends is None:
-                raise InvalidArgument(
-                    f"the branch {name!r} of {one} does not say where it may lead: annotate what "
-                    "it returns with Literal[...], or give add_conditional_edges a path_map",
-                    param=one,
-                )
-            found.append(_Branch(branch.path, branch.ends, self._schema(branch.input_schema)))
-        return found
-
-    def _schema(self, schema: Any) -> frozenset[str]:
-        return frozenset(self._built.schemas.get(schema, self._keys))
-
-    def _parents(self) -> dict[str, list[str]]:
-        found: dict[str, set[str]] = {one: set() for one in self._edges}
-        for start, ends in self._edges.items():
-            for end in ends | {end for one in self._branches[start] for end in one.ends.values()}:
-                if end != END:
-                    found[end].add(start)
-        for starts, end in self._joins:
-            if end != END:
-                found[end] |= starts
-        return {one: sorted(parents) for one, parents in found.items()}
-
-    def _ordered(self) -> list[str]:
-        try:
-            return list(TopologicalSorter(self.before).static_order())
-        except CycleError as exc:
-            raise InvalidArgument(
-                f"the nodes {' -> '.join(exc.args[1])} form a loop: a graph here has none: import "
-                "what is inside it, and write the loop as a program",
-                param=exc.args[1][0],
-            ) from exc
-
-    # -- running -------------------------------------------------------------------------------
-
-    def runner(self, one: str) -> Callable[..., Awaitable[EndedNode]]:
-        """Return the function of the tool that runs the node ``one``."""
-
-        async def run(state: Any, **ended: EndedNode) -> EndedNode:
-            before = {name: ended[_ended(name)] for name in self.before[one]}
-            updates = joined(before.values())
-            if one == START:
-                self._check_input(state)
-            elif not self._is_reached(one, before):
-                return EndedNode(False, frozenset(), updates)
-            else:
-                values = await self._updated(one, state, updates)
-                place = self._places[one]
-                updates = {**updates, place: Update(place, one, frozenset(updates), values)}
-            goes_to = set(self._edges[one])
-            for branch in self._branches[one]:
-                goes_to |= await self._chosen(one, branch, state_of(self._keys, state, updates))
-            return EndedNode(True, frozenset(goes_to), updates)
-
-        return run
-
-    def _check_input(self, state: Any) -> None:
-        known = self._schema(self._built.input_schema)
-        if not isinstance(state, Mapping) or not state.keys() <= known:
-            raise InvalidArgument(
-                f"the state is {state!r:.80}: give an object with some of the keys "
-                f"{', '.join(sorted(known))}",
-                param="state",
-            )
-
-    def _is_reached(self, one: str, before: Mapping[str, EndedNode]) -> bool:
-        """Whether an edge or branch of a node that ran, or a joint edge of several, leads to
-        ``one``."""
-        ran = {name for name, ended in before.items() if ended.ran}
-        return any(one in before[name].goes_to for name in ran) or any(
-            end == one and starts <= ran for starts, end in self._joins
+def _shape(built: Any, config: Any) -> GraphShape:
+    keys = {name: _key(name, one) for name, one in built.channels.items()}
+    if getattr(built, "managed", None):
+        raise InvalidArgument(
+            f"the state has the managed values {', '.join(built.managed)}, which nothing here "
+            "manages: take them out of the state"
         )
+    for name, node in built.nodes.items():
+        _check_node(name, node)
+    names = [START, *built.nodes]
+    called = {_called(one): one for one in names}
+    for one in names:
+        if called[_called(one)] != one:
+            raise InvalidArgument(f"the nodes {called[_called(one)]!r} and {one!r} look alike "
+                                  "as names of components: rename one")  # fmt: skip
+    schemas = {schema: frozenset(found) for schema, found in built.schemas.items()}
+    whole = getattr(built, "state_schema", None)
+    edges: dict[str, set[str]] = {one: set() for one in names}
+    for start, end in built.edges:
+        _check_edge([start], end, names)
+        edges[start].add(end)
+    for starts, end in built.waiting_edges:
+        _check_edge(starts, end, names)
+    joins = frozenset((frozenset(starts), end) for starts, end in built.waiting_edges)
+    branches = {one: _branches(built, one, whole) for one in names}
+    if not edges[START] and not branches[START]:
+        raise InvalidArgument("no edge leads from START: add_edge(START, ...) says what runs first")
+    return GraphShape(
+        specs=built.nodes,
+        keys=keys,
+        schemas=schemas,
+        input_schema=built.input_schema,
+        output_schema=built.output_schema,
+        edges={one: frozenset(ends) for one, ends in edges.items()},
+        joins=joins,
+        branches=branches,
+        commands={name: frozenset(getattr(one, "ends", ())) for name, one in built.nodes.items()},
+        config=config,
+    )
 
-    async def _updated(self, one: str, state: Any, updates: Mapping[int, Update]) -> dict[str, Any]:
-        spec = self._built.nodes[one]
-        seen = self._schema(spec.input_schema)
-        whole = state_of(self._keys, state, updates)
-        shown = {name: value for name, value in whole.items() if name in seen}
-        is_mapping = inspect.isclass(spec.input_schema) and issubclass(spec.input_schema, dict)
-        given = shown if is_mapping else spec.input_schema(**shown)
-        found = await spec.runnable.ainvoke(given)
-        if found is None:
-            return {}
-        if not isinstance(found, Mapping):
+
+def _check_edge(starts: Any, end: str, names: list[str]) -> None:
+    for one in (*starts, end):
+        if one not in names and one != END:
             raise InvalidArgument(
-                f"the node {one!r} returned {type(found).__name__}: return an object with the keys "
-                "that it sets; commands and sends are not imported",
+                f"an edge leads from {', '.join(starts)} to {end}, and no node is called {one!r}: "
+                f"the nodes are {', '.join(names[1:]) or 'none'}",
                 param=one,
             )
-        return dict(found)
 
-    async def _chosen(self, one: str, branch: _Branch, state: Mapping[str, Any]) -> set[str]:
-        shown = {name: value for name, value in state.items() if name in branch.keys}
-        found = await branch.path.ainvoke(shown)
-        picked = found if isinstance(found, list | tuple) else [found]
-        for choice in picked:
-            if not isinstance(choice, str | bool | int) or choice not in branch.ends:
-                raise InvalidArgument(
-                    f"a branch of {one} returned {choice!r:.80}; it may lead to "
-                    f"{', '.join(map(str, branch.ends))}",
-                    param=one,
-                )
-        return {branch.ends[choice] for choice in picked}
 
-    async def finish(self, state: Any, **ended: EndedNode) -> dict[str, Any]:
-        """Return the graph's output as JSON values."""
-        whole = state_of(self._keys, state, joined(ended.values()))
-        shown = self._schema(self._built.output_schema)
-        return {name: _plain(name, one) for name, one in whole.items() if name in shown}
+def _branches(built: Any, one: str, whole: Any) -> list[Branch]:
+    found = []
+    for name, branch in built.branches.get(one, {}).items():
+        if branch.ends is None:
+            raise InvalidArgument(
+                f"the branch {name!r} of {one} does not say where it may lead: annotate what "
+                "it returns with Literal[...], or give add_conditional_edges a path_map",
+                param=one,
+            )
+        for end in branch.ends.values():
+            _check_edge([one], end, [START, *built.nodes])
+        found.append(Branch(name, branch.path, branch.ends, branch.input_schema or whole))
+    return found
 
 
 def _key(name: str, channel: Any) -> Key:
     kind = type(channel).__name__
+    if name == "__root__":
+        raise InvalidArgument(
+            "the state is one value: here it is an object with keys (a TypedDict, a dataclass or "
+            "a model of pydantic)"
+        )
     if kind == "LastValue":
         return Key()
     if kind == "BinaryOperatorAggregate":
-        first = getattr(channel, "value", MISSING)
-        return Key(channel.operator, MISSING if type(first).__name__ == "MISSING" else first)
+        return Key(channel.operator, channel.value if channel.is_available() else MISSING)
     raise InvalidArgument(
         f"the state's key {name!r} is a {kind}: here a key is overwritten or has a reducer "
         "(Annotated[..., function])",
@@ -254,13 +194,10 @@ def _key(name: str, channel: Any) -> Key:
 
 
 def _check_node(name: str, node: Any) -> None:
-    for field, wanted in _UNUSED.items():
-        given = getattr(node, field, wanted)
-        if given != wanted:
+    for field, (wanted, remedy) in _UNUSED.items():
+        if getattr(node, field, wanted) != wanted:
             raise InvalidArgument(
-                f"the node {name!r} has {field} {given!r:.60}, which nothing here acts on: leave "
-                "it out",
-                param=name,
+                f"the node {name!r} sets {field}, which nothing here acts on: {remedy}", param=name
             )
     takes = set(getattr(node.runnable, "func_accepts", ())) - {"config"}
     if takes:
@@ -272,28 +209,50 @@ def _check_node(name: str, node: Any) -> None:
 
 
 def _check_compiled(found: Any) -> None:
-    for field, wanted in _COMPILED.items():
-        given = getattr(found, field, wanted)
-        if given not in (wanted, None):
+    for field, remedy in _COMPILED.items():
+        if getattr(found, field, None) not in (None, [], ()):
             raise InvalidArgument(
-                f"the graph was compiled with {field} {given!r:.60}, which nothing here acts on: "
-                "leave it out"
+                f"the graph was compiled with {field}, which nothing here acts on: {remedy}"
             )
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Convert ``value`` to JSON values; messages and models of pydantic become objects."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(name, one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_plain(name, one) for one in value]
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    dump = getattr(value, "model_dump", None)
-    if dump is None:
+# -- order -------------------------------------------------------------------------------------
+
+
+def _parents(shape: GraphShape) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {one: set() for one in shape.edges}
+    for start in shape.edges:
+        for end in shape.targets(start) - {END}:
+            found[end].add(start)
+    for starts, end in shape.joins:
+        if end != END:
+            found[end] |= starts
+    return {one: sorted(parents) for one, parents in found.items()}
+
+
+def _ordered(before: Mapping[str, list[str]]) -> list[str]:
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError as exc:
         raise InvalidArgument(
-            f"the state's {name!r} holds a {type(value).__name__}, which a result cannot hold: "
-            "leave it out of the graph's output schema",
-            param=name,
-        )
-    return _plain(name, dump(mode="json"))
+            f"the nodes {' -> '.join(exc.args[1])} form a loop: {_LOOP}", param=exc.args[1][0]
+        ) from exc
+
+
+def _check_steps(shape: GraphShape, before: Mapping[str, list[str]], order: list[str]) -> None:
+    """Refuse a node that edges without a condition reach in different steps."""
+    steps: dict[str, int] = {START: 0}
+    for one in order:
+        certain = {
+            steps[parent] + 1: parent
+            for parent in before[one]
+            if parent in steps and one in shape.edges[parent]
+        }
+        for starts, end in shape.joins:
+            if end == one and starts <= steps.keys():
+                last = max(starts, key=lambda name: steps[name])
+                certain[steps[last] + 1] = last
+        if len(certain) > 1:
+            raise shape.twice(one, certain)
+        for step in certain:
+            steps[one] = step

@@ -1,19 +1,25 @@
 """The state that the nodes of a graph share: the updates that each has seen, and their result.
 
-A node sees the updates of the nodes before it; each update comes after those that its node had
-seen. An update overwrites a key, or the key's reducer joins it to the value so far.
+A run of a node has a *step*, that of LangGraph: one more than the step of what led to it. Updates
+are in the order of LangGraph: by step, then by name, sent runs last. A node sees the updates of
+the nodes before it, and notes which keys it reads, so that one that reads what LangGraph would show
+it and it has not seen is found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.errors import InvalidArgument
 
 MISSING = object()
+
+Place = tuple[Any, ...]
+"""The place of a run in the order of LangGraph: ``(step, 0, node)``, or ``(step, 1, place of the
+sender, number)`` for a run that was sent its input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,64 +33,111 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """``place``: the node's place in the graph's order. ``seen``: the places of the nodes whose
-    updates it has seen."""
+    """What one run set. ``seen``: the places of the runs whose updates it has seen. ``read``: the
+    keys of the state that it, or a branch behind it, read."""
 
-    place: int
+    place: Place
     node: str
-    seen: frozenset[int]
+    seen: frozenset[Place]
     values: Mapping[str, Any]
+    read: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A run of ``node`` with the input ``given`` in place of the state."""
+
+    place: Place
+    node: str
+    given: Any
 
 
 @dataclass(frozen=True, slots=True)
 class EndedNode:
-    """A node that ``ran`` or was skipped. ``goes_to``: the nodes that its edges and branches lead
-    to. ``updates``: its own and all that it has seen."""
+    """A node that ran in ``step``, or was skipped (None). ``goes_to``: the nodes that its edges,
+    branches and commands lead to. ``sent``: the runs that it sends. ``updates``: its own and all
+    that it has seen."""
 
-    ran: bool
-    goes_to: frozenset[str]
-    updates: Mapping[int, Update]
+    step: int | None
+    goes_to: frozenset[str] = frozenset()
+    sent: tuple[Sent, ...] = ()
+    updates: Mapping[Place, Update] = field(default_factory=dict)
 
 
-def joined(ended: Iterable[EndedNode]) -> dict[int, Update]:
-    """Return the updates that several nodes have seen, each once, in the graph's order."""
-    found: dict[int, Update] = {}
+def joined(ended: Iterable[EndedNode]) -> dict[Place, Update]:
+    """Return the updates that several nodes have seen, each once, in their order."""
+    found: dict[Place, Update] = {}
     for one in ended:
         found.update(one.updates)
     return dict(sorted(found.items()))
 
 
+def before_step(updates: Mapping[Place, Update], step: int) -> dict[Place, Update]:
+    """Return the updates that LangGraph shows in ``step``: those of the steps before."""
+    return {place: one for place, one in updates.items() if place[0] < step}
+
+
 def state_of(
-    keys: Mapping[str, Key], given: Mapping[str, Any], updates: Mapping[int, Update]
+    keys: Mapping[str, Key], given: Mapping[str, Any], updates: Mapping[Place, Update]
 ) -> dict[str, Any]:
     """Return the state after ``given`` and ``updates``, without the keys that have no value.
 
     Raises:
-        InvalidArgument: an update of a key that is not there, or two nodes of which neither has
-            seen the other overwrite one key.
+        InvalidArgument: an update of a key that is not there, or two of the same step that
+            overwrite one key.
     """
     state = {name: copy(key.first) for name, key in keys.items() if key.first is not MISSING}
     writers: dict[str, Update] = {}
-    for update in [Update(-1, "the input", frozenset(), given), *updates.values()]:
+    for update in [Update((-1,), "the input", frozenset(), given), *updates.values()]:
         for name, value in update.values.items():
-            if name not in keys:
+            _set(state, keys, update, name, value)
+            before = writers.get(name)
+            if keys[name].join is None and before and before.place[0] == update.place[0]:
+                who = f"{before.node} and {update.node} both set"
+                if before.node == update.node:
+                    who = f"several runs of {update.node} set"
                 raise InvalidArgument(
-                    f"{update.node} sets {name!r}, which is no key of the state; it has "
-                    f"{', '.join(keys)}",
+                    f"{who} {name!r} side by side: give the key a reducer, or an edge between them",
                     param=name,
                 )
-            _set(state, keys[name], name, value)
-            if keys[name].join is None:
-                before = writers.setdefault(name, update)
-                if before.place >= 0 and before is not update and before.place not in update.seen:
-                    raise InvalidArgument(
-                        f"{before.node} and {update.node} both set {name!r} side by side: give the "
-                        "key a reducer, or an edge between them",
-                        param=name,
-                    )
-                writers[name] = update
+            writers[name] = update
     return state
 
 
-def _set(state: dict[str, Any], key: Key, name: str, value: Any) -> None:
-    state[name] = value if key.join is None or name not in state else key.join(state[name], value)
+def _set(
+    state: dict[str, Any], keys: Mapping[str, Key], update: Update, name: str, value: Any
+) -> None:
+    if name not in keys:
+        raise InvalidArgument(
+            f"{update.node} sets {name!r}, which is no key of the state; it has {', '.join(keys)}",
+            param=name,
+        )
+    join = keys[name].join
+    if type(value).__name__ == "Overwrite":
+        raise InvalidArgument(
+            f"{update.node} sets {name!r} to an Overwrite, which is not imported: give the key a "
+            "reducer that can replace the value",
+            param=name,
+        )
+    state[name] = value if join is None or name not in state else join(state[name], value)
+
+
+def check_reads(updates: Mapping[Place, Update]) -> None:
+    """Refuse runs that read a key which a node of an earlier step sets and no edge leads from.
+
+    In LangGraph all nodes of a step end before the next begins, so that they would have seen it.
+
+    Raises:
+        InvalidArgument: names both nodes, and the key.
+    """
+    for reader in updates.values():
+        for writer in updates.values():
+            if writer.place[0] >= reader.place[0] or writer.place in reader.seen:
+                continue
+            for name in sorted(reader.read & writer.values.keys()):
+                raise InvalidArgument(
+                    f"{reader.node} reads {name!r}, which {writer.node} sets in an earlier step, "
+                    f"and no edge leads from {writer.node} to {reader.node}: add one, or give "
+                    f"{reader.node} an input_schema without {name!r}",
+                    param=name,
+                )

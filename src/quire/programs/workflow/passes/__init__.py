@@ -71,6 +71,11 @@ class OptPass:
         return made
 
     @property
+    def own(self) -> tuple[str, ...]:
+        """The names of those that are not built in."""
+        return tuple(name for name, rule in self._passes.items() if (name, rule) not in KNOWN)
+
+    @property
     def speculates(self) -> bool:
         """Whether primitives run ahead."""
         return SPECULATE[0] in self._passes

@@ -24,6 +24,8 @@ from quire.programs.workflow.template.function_threads import FunctionThreads
 Annotation = Literal["batchable", "splittable"]
 ANNOTATIONS: tuple[str | None, ...] = (None, "batchable", "splittable")
 MAX_NODES = 256
+MAX_PASSES_AT_ONCE = 4
+PASSES_LIMIT_S = 60.0
 
 
 class Node:
@@ -118,6 +120,9 @@ class App:
         """Rises with each ``update_template``, so that no graph of an old template is reused."""
         self.experience = Experience()
         self.function_threads = FunctionThreads()
+        self.pass_threads = FunctionThreads(MAX_PASSES_AT_ONCE)
+        self.passes_limit_s = PASSES_LIMIT_S
+        """Seconds that the passes of a developer may take for one graph."""
 
     def update_template(self, nodes: Sequence[Node]) -> None:
         """Make ``nodes``, with the order that ``>>`` has given them, the application's template.
