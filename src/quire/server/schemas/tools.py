@@ -120,7 +120,7 @@ class JsonObjectResponse(RequestModel):
     """``schema``: as llama.cpp and Together take it; ``json_schema`` is OpenAI's form."""
 
     type: Literal["json_object"]
-    json_schema: JsonObject | None = Field(None, alias="schema")
+    json_schema: JsonObject | None = Field(default=None, alias="schema")
 
 
 class JsonSchemaResponse(RequestModel):
