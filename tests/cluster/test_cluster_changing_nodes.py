@@ -117,6 +117,8 @@ async def test_a_node_that_leaves_can_come_back() -> None:
         assert after is before
         assert after.takes_work
         assert after.num_outstanding == 1
+        told = (await w.http.get("/router/engines", headers=ADMIN_HEADERS)).json()["engines"]
+        assert told[0]["draining"] is False
         assert w.nodes[0].tokens is not None
         for _ in range(NUM_TOKENS + 4):
             w.nodes[0].tokens.release()

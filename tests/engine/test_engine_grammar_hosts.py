@@ -209,8 +209,14 @@ def test_a_grammar_that_becomes_too_much_fails_the_sequence_that_goes_there(
         falls.settle()
     assert ends.settle()
     assert stays.host is not ends.host, "each has a process of its own now"
-    assert follow(hosts, stays, [dot])
+    alone = [stays.host, ends.host]
     assert not follow(hosts, hosts.open(grammar), [x])
+    assert not any(host.ended for host in alone), "they have sequences"
+    assert follow(hosts, stays, [dot])
+    for matcher in (stays, falls, ends):
+        matcher.close()
+    hosts.open(WORD)
+    assert all(host.ended for host in alone), "nobody comes back to them"
 
 
 def test_the_first_process_is_replaced_when_something_ends_it(make_hosts: Hosts) -> None:

@@ -41,7 +41,6 @@ class CoverageMap:
 
     def tests_of(self, mutant: Mutant, budget_s: float) -> list[str]:
         """Return the fastest tests that run one of the mutant's lines, up to ``budget_s`` in total.
-        A line that runs while its module is imported counts as run by every test.
 
         A line that runs while its module is imported counts as run by every test.
         """

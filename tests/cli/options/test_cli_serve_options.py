@@ -211,21 +211,6 @@ def test_every_setting_of_pauses_has_its_option(
         ("--resume-below", "0.99", "--resume-below is 0.99 and --pause-above 0.95"),
         ("--max-pause", "0", "--max-pause is 0:"),
         ("--max-hold", "nan", "--max-hold is nan:"),
-    ],
-)
-def test_limits_of_pauses_that_are_none_are_refused(
-    capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig], option: str, value: str, words: str
-) -> None:
-    ran = invoke(capsys, "serve", option, value)
-    assert ran.code == 2
-    assert words in " ".join(ran.err.split())
-    assert nodes == []
-
-
-@pytest.mark.usefixtures("started")
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
         ("--sandbox-memory", "23MiB", "less than 24 MiB"),
         ("--sandbox-memory", "much", "is not a size"),
         ("--sandbox-processes", "0", "than or equal to 1"),
@@ -233,7 +218,7 @@ def test_limits_of_pauses_that_are_none_are_refused(
         ("--sandbox-requests", "-1", "than or equal to 0"),
     ],
 )
-def test_a_sandbox_in_which_nothing_runs_is_refused(
+def test_values_with_which_nothing_runs_are_refused(
     capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig], option: str, value: str, words: str
 ) -> None:
     ran = invoke(capsys, "serve", option, value)

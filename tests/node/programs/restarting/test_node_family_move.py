@@ -123,9 +123,7 @@ async def test_children_go_with_their_parent(start_node: StartNode) -> None:
     assert result[-2:] == ["word", ["word"]], "of the child that had ended, what was not read"
     for node in nodes:
         await node._parts.programs.wait_idle()
-        assert node.programs(TENANT) == [] or {one.state for one in node.programs(TENANT)} == {
-            "finished"
-        }
+        assert {one.state for one in node.programs(TENANT)} <= {"finished"}
 
 
 async def test_a_child_that_has_to_stay_keeps_all(start_node: StartNode) -> None:

@@ -104,6 +104,18 @@ async def test_it_begins_again_five_times_and_the_sixth_loss_ends_it() -> None:
     assert len(programs.started) == 6
 
 
+async def test_a_move_counts_as_no_restart() -> None:
+    programs = Incarnations()
+    for number in range(1, 4):
+        programs.lose()
+        await settled()
+        assert programs.restarts.log.num_restarts == number
+    programs.restarts.take_over(["hello"], {}, is_input_closed=False)
+    programs.restarts.begin_again(programs.start())  # as on the node that it has come to
+    assert programs.restarts.log.num_restarts == 3
+    await programs.table.close()
+
+
 @pytest.mark.parametrize(
     "end", [lambda handle: handle.terminate(), lambda handle: handle.signal("cancel")]
 )

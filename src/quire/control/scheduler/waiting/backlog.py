@@ -326,6 +326,8 @@ class Backlog:
         assert all(entry in self.claims for entry in claims)
         held = [entry for entries in self._held_by.values() for entry in entries]
         assert len(held) == len(self._held_up)
+        ready = self._engine.ready
+        assert all(queue in ready for queue in self._heads), "a queue without work is kept"
         assert not any(entry in self.seats for entry in self.paused)
         places = [*self.work, *claims, *held, *self.paused, *self.parked]
         assert len(set(places)) == len(places), "a command waits in two places"
