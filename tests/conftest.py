@@ -29,6 +29,11 @@ CLIENTS = Path(__file__).parents[1] / ".venv-clients" / "bin" / "python"
 if CLIENTS.exists():  # 'make test-clients' has made it; the official package 'mcp' is in it
     os.environ.setdefault("QUIRE_TEST_MCP_PYTHON", str(CLIENTS))
 
+# no server of the tests has a certificate, and to read all that are trusted takes each HTTP client
+# 20 ms; these are read when they are looked for
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+
 settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take long
 settings.load_profile("untimed")  # now, so that what a folder or an option asks for comes later
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 import httpcore
@@ -14,7 +15,7 @@ from quire.core.errors import Forbidden, InvalidArgument, ProgramError
 from quire.programs.api import connect_api
 from quire.programs.services.http_clients import TenantClients
 from quire.programs.services.network import Network, NetworkPolicy, new_client
-from quire.programs.services.pinned_transport import PinnedTransport
+from quire.programs.services.pinned_transport import PinnedTransport, trusted_tls
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -120,11 +121,12 @@ def test_public_addresses_are_allowed(address: str) -> None:
 
 
 class Sockets(httpcore.AsyncNetworkBackend):
-    """Connections that answer each request; notes where they go and whose certificate they ask
-    for."""
+    """Connections that answer each request; notes where they go, whose certificate they ask for,
+    and what they trust."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []
+        self.trusted: list[ssl.SSLContext] = []
 
     async def connect_tcp(self, host: str, port: int, *_: object) -> httpcore.AsyncNetworkStream:
         self.opened.append(f"{host}:{port}")
@@ -138,11 +140,12 @@ class Stream(httpcore.AsyncMockStream):
 
     async def start_tls(
         self,
-        ssl_context: object,
+        ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> httpcore.AsyncNetworkStream:
         self._sockets.opened[-1] += f" {server_hostname}"
+        self._sockets.trusted.append(ssl_context)
         return self
 
 
@@ -160,6 +163,28 @@ async def test_a_connection_goes_to_the_checked_address_and_belongs_to_one_host(
         for host in ("one.example:8443", "two.example", "one.example:8443", "two.example"):
             assert await replies.request("GET", f"https://{host}/") == "ok"
     assert sockets.opened == ["93.184.216.34:8443 one.example", "93.184.216.34:443 two.example"]
+
+
+async def test_certificates_are_read_once_before_the_first_connection_that_needs_them() -> None:
+    made: list[ssl.SSLContext] = []
+    trusted = trusted_tls()
+
+    def tls() -> ssl.SSLContext:
+        made.append(trusted())
+        return made[-1]
+
+    sockets = Sockets()
+    for _ in range(2):
+        num_made = len(made)
+        async with new_client(PinnedTransport(httpx.Limits(), sockets, tls)) as client:
+            assert (await client.get("http://host/")).text == "ok"
+            assert len(made) == num_made
+            assert (await client.get("https://host/")).text == "ok"
+    assert sockets.opened == ["host:80", "host:443 host"] * 2
+    (context,) = {*made, *sockets.trusted}
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert context.cert_store_stats()["x509_ca"] > 10
 
 
 async def test_a_host_header_of_the_programs_own_is_not_sent() -> None:

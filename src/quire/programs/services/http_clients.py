@@ -9,14 +9,14 @@ from __future__ import annotations
 import httpx
 
 from quire.programs.services.network import new_client
-from quire.programs.services.pinned_transport import POOL_LIMITS, PinnedTransport, tls_context
+from quire.programs.services.pinned_transport import POOL_LIMITS, PinnedTransport, trusted_tls
 
 
 class TenantClients:
     """Use ``async with``; belongs to one loop. Certificates are read once for all clients."""
 
     def __init__(self) -> None:
-        self._tls = tls_context()
+        self._tls = trusted_tls()
         self._clients: dict[str, httpx.AsyncClient] = {}
 
     def of(self, tenant: str) -> httpx.AsyncClient:

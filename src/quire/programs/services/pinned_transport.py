@@ -7,7 +7,8 @@ that of a proxy, get separate connections. Guests have this file and never impor
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 
 import httpcore
 import httpx
@@ -17,9 +18,19 @@ from quire.programs.services.pinned import pinned_address
 POOL_LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=32)
 
 
-def tls_context() -> ssl.SSLContext:
-    """The TLS settings for connections; transports may share them."""
-    return httpx.create_ssl_context(trust_env=False)
+Tls = Callable[[], ssl.SSLContext]
+"""Gives the TLS settings for connections, the same each time; transports may share them."""
+
+
+def trusted_tls() -> Tls:
+    """With the certificates that are trusted. They are read at the first call, which takes 20 ms;
+    most processes make none."""
+
+    @cache
+    def context() -> ssl.SSLContext:
+        return httpx.create_ssl_context(trust_env=False)
+
+    return context
 
 
 class PinnedBackend(httpcore.AsyncNetworkBackend):
@@ -45,6 +56,29 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         await self._inner.sleep(seconds)
 
 
+class PinnedPool(httpcore.AsyncConnectionPool):
+    """Connections over ``backend``; ``tls`` is called for the first one that needs it."""
+
+    def __init__(self, limits: httpx.Limits, backend: PinnedBackend, tls: Tls) -> None:
+        super().__init__(
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            network_backend=backend,
+        )
+        self._expiry_s = limits.keepalive_expiry
+        self._backend = backend
+        self._tls = tls
+
+    def create_connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
+        return httpcore.AsyncHTTPConnection(
+            origin,
+            ssl_context=None if origin.scheme == b"http" else self._tls(),
+            keepalive_expiry=self._expiry_s,
+            network_backend=self._backend,
+        )
+
+
 class PinnedTransport(httpx.AsyncHTTPTransport):
     """httpx's transport over a ``PinnedBackend``, without proxies from the environment."""
 
@@ -52,14 +86,9 @@ class PinnedTransport(httpx.AsyncHTTPTransport):
         self,
         limits: httpx.Limits = POOL_LIMITS,
         inner: httpcore.AsyncNetworkBackend | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        tls = tls or tls_context()
-        super().__init__(verify=tls, trust_env=False, limits=limits)
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=limits.max_connections,
-            max_keepalive_connections=limits.max_keepalive_connections,
-            keepalive_expiry=limits.keepalive_expiry,
-            network_backend=PinnedBackend(inner),
-        )
+        # httpx makes a pool, too, which is not used: without certificates it would trust nobody
+        nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        super().__init__(verify=nobody, trust_env=False, limits=limits)
+        self._pool = PinnedPool(limits, PinnedBackend(inner), tls or trusted_tls())
