@@ -34,7 +34,7 @@ def test_an_interrupted_burst_goes_on_where_it_was(
     monkeypatch.setattr(burst, "play_all", note)
     path = tmp_path / "rows.jsonl"
     runs = [Run("fcfs", "no"), Run("quire", "yes")]
-    keys = [burst.key_of(3, 2, 1, run) for run in runs]
+    keys = [burst.key_of(3, 20, 1, run) for run in runs]
     first = burst.played(keys, 1, path)
     assert [(row["policy"], row["pauses"]) for row in first] == [("fcfs", "no"), ("quire", "yes")]
     assert played == ["seed 1, fcfs, pauses: no", "seed 1, quire, pauses: yes"]
@@ -44,5 +44,5 @@ def test_an_interrupted_burst_goes_on_where_it_was(
     assert burst.played(keys, 1, path) == first
     assert played == ["seed 1, fcfs, pauses: no"]
     played.clear()
-    burst.played([burst.key_of(2, 2, 1, runs[1])], 1, path)
+    burst.played([burst.key_of(2, 20, 1, runs[1])], 1, path)
     assert len(played) == 1, "a burst of another size"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,20 @@ def test_a_log_that_replays_equal(capsys: Capture, tmp_path: Path) -> None:
     assert ran.code == 0
     assert "3 events" in ran.out
     assert "the same actions throughout" in ran.out
+    assert "cut off" not in ran.out
 
 
 def test_a_log_that_was_cut_off(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "events.log"
     record(path, truthful=True)
-    path.write_bytes(path.read_bytes()[:-3])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
     ran = invoke(capsys, "replay", str(path))
     assert ran.code == 0
     assert "2 events" in ran.out
+    [num_cut] = re.findall(r"cut off: its last (\d+) bytes", ran.out)
+    path.write_bytes(whole[: -3 - int(num_cut)])  # all that was left out
+    assert "cut off" not in invoke(capsys, "replay", str(path)).out
 
 
 def test_the_first_difference_is_named(capsys: Capture, tmp_path: Path) -> None:

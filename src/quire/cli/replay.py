@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.console import output
+from quire.cli.console import counted, output
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.recorded_logs import replayed
 
@@ -33,6 +33,11 @@ def replay(
         f"{report.num_events} events, {report.num_actions} actions; "
         f"recorded by quire {report.recorded_by}, replayed by {report.replayed_by}"
     )
+    if report.num_cut_bytes:
+        console.print(
+            f"the log is cut off: its last {counted(report.num_cut_bytes, 'byte')} are a message "
+            "that was not written to its end, and is left out"
+        )
     if report.divergence is None:
         console.print("the same actions throughout")
         return

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
@@ -166,9 +167,11 @@ def _header(config: NodeConfig) -> LogHeader:
     )
 
 
-def read_log(path: Path) -> Iterator[LogHeader | LogEntry]:
-    """The messages of a log, the header first. A truncated last message (the node was killed) is
-    left out.
+def read_log(
+    path: Path, on_cut: Callable[[int], None] | None = None
+) -> Iterator[LogHeader | LogEntry]:
+    """The messages of a log, the header first. A truncated last message (the node was killed, or
+    still writes it) is left out, and ``on_cut`` receives the number of its bytes.
 
     Raises:
         InvalidArgument: not a readable file, or not an event log.
@@ -177,13 +180,16 @@ def read_log(path: Path) -> Iterator[LogHeader | LogEntry]:
     codec: Codec[LogHeader | LogEntry] = Codec(LogHeader | LogEntry)
     try:
         with path.open("rb") as file:
-            first = True
+            first, num_read = True, 0
             while (frames := _read_message(file)) is not None:
                 message = codec.decode(frames)
                 if isinstance(message, LogHeader) is not first:
                     raise InvalidArgument(f"{path} is not an event log of quire")
-                first = False
+                first, num_read = False, file.tell()
                 yield message
+            num_cut = file.seek(0, SEEK_END) - num_read
+            if num_cut and not first and on_cut is not None:
+                on_cut(num_cut)
     except OSError as exc:
         raise InvalidArgument(f"the event log {path} cannot be read: {exc}") from exc
     if first:

@@ -36,6 +36,7 @@ class ReplayReport:
     """``recorded_by`` and ``replayed_by`` are releases of quire.
 
     ``failure``: the last exception of the controller, the same in the recorded run and in this one.
+    ``num_cut_bytes``: of a last message that was not written to its end, and is left out.
     """
 
     num_events: int
@@ -44,6 +45,7 @@ class ReplayReport:
     replayed_by: str
     divergence: Divergence | None
     failure: str | None = None
+    num_cut_bytes: int = 0
 
     @property
     def equal(self) -> bool:
@@ -60,7 +62,8 @@ def replay(
         InvalidArgument: not an event log, or it cannot be read.
         ProtocolMismatch: a log of another protocol version.
     """
-    messages = read_log(path)
+    cut: list[int] = []
+    messages = read_log(path, cut.append)
     header = next(messages)
     assert isinstance(header, LogHeader)
     run = Replay(header, watch=watch)
@@ -71,7 +74,13 @@ def replay(
         if divergence is not None:
             break
     return ReplayReport(
-        run.num_events, run.num_actions, header.release, __version__, divergence, run.failure
+        run.num_events,
+        run.num_actions,
+        header.release,
+        __version__,
+        divergence,
+        run.failure,
+        num_cut_bytes=sum(cut),
     )
 
 
