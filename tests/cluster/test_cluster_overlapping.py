@@ -17,18 +17,21 @@ from quire.core.errors import EngineLost, TransferFailed
 
 
 class Call:
-    """A call that waits until it is given a result or an error."""
+    """A call that waits until it is given a result or an error. One that is cancelled takes a
+    turn to end."""
 
     def __init__(self) -> None:
         self.result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.has_begun = asyncio.Event()
         self.was_cancelled = False
+        """It has ended for that reason."""
 
     async def __call__(self) -> object:
         self.has_begun.set()
         try:
             return await self.result
         except asyncio.CancelledError:
+            await asyncio.sleep(0)
             self.was_cancelled = True
             raise
 
@@ -119,6 +122,16 @@ async def test_the_first_failure_ends_both(fails: str, error: Exception) -> None
         await both.task
     assert other.was_cancelled
     assert not both.sent
+
+
+async def test_of_two_failures_in_one_turn_the_senders_is_the_reason() -> None:
+    """The receiver's is what follows from it."""
+    both = Both()
+    await both.begun()
+    both.answer.result.set_exception(TransferFailed("the lease has ended"))
+    both.send.result.set_exception(EngineLost("killed"))
+    with pytest.raises(EngineLost):
+        await both.task
 
 
 async def test_a_client_that_leaves_ends_both() -> None:

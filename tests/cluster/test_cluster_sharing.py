@@ -3,6 +3,7 @@ there."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import pairwise
 from random import Random
 
@@ -69,7 +70,9 @@ def test_a_strategy_asks_with_what_it_has_sent_and_what_engines_tell() -> None:
     balanced = Balanced(ratio=-1.0)
     sender, receiver = TrialEngine("p"), TrialEngine("d")
     sender.prompt_token_s = 1e-3
-    with balanced.owing(sender, 100), balanced.owing(sender, 100), balanced.owing(sender, 100):
+    with ExitStack() as owing:
+        for _ in range(3):
+            owing.enter_context(balanced.owing(sender, receiver, 100))
         equal = Balanced(ratio=-1.0, max_ratio=0.5)
         equal.num_sending, receiver.prompt_token_s = balanced.num_sending, 1e-3
         same = equal.share(sender, receiver)
@@ -78,6 +81,20 @@ def test_a_strategy_asks_with_what_it_has_sent_and_what_engines_tell() -> None:
     assert 0 < slow < same
     assert not any(balanced.owed.values())
     assert not any(balanced.num_sending.values())
+    assert not any(balanced.num_awaited.values())
+
+
+def test_requests_that_wait_for_their_tokens_are_no_answers_of_the_receiver() -> None:
+    sender, receiver = TrialEngine("p"), TrialEngine("d")
+
+    def share(num_answers: int, num_awaited: int) -> float:
+        balanced = Balanced(ratio=-1.0)
+        balanced.num_sending[sender.name] = 3
+        balanced.num_awaited[receiver.name] = num_awaited
+        receiver.load = num_answers + num_awaited  # type: ignore[misc]
+        return balanced.share(sender, receiver)
+
+    assert share(4, 0) == share(4, 3) < share(1, 3)
 
 
 def test_fixed_shares_are_at_most_all() -> None:

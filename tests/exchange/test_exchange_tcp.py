@@ -150,6 +150,38 @@ def serves_others(transport: TcpTransport) -> bool:
     return ends.take() == SendResult(8 * TOKEN_BYTES) and sink.holds(range(8))
 
 
+def test_a_sender_that_comes_before_its_lease_is_open_waits_for_it(
+    transport: TcpTransport, connect: Connect
+) -> None:
+    early = connect(transport)
+    early.say(GREETING)
+    transport.accept(LEASE - 1, KEY, TokenSink(8))
+    other = connect(transport)
+    other.say(msgspec.structs.replace(GREETING, lease=LEASE - 1))
+    assert isinstance(other.hear(), ReceiverWelcome)  # the one before it was heard by then
+    sink = TokenSink(8)
+    transport.accept(LEASE, KEY, sink)
+    assert isinstance(early.hear(), ReceiverWelcome)
+    early.say(PART, ALL)
+    assert isinstance(early.hear(), Written)
+    assert sink.holds(range(8))
+
+
+@pytest.mark.parametrize(
+    "transport", [ExchangeLimits(opening_s=SHORT_S, greeting_s=PATIENT_S)], indirect=True
+)
+def test_a_sender_of_a_lease_that_does_not_open_is_refused(
+    transport: TcpTransport, connect: Connect
+) -> None:
+    peer = connect(transport)
+    peer.say(GREETING)
+    refusal = peer.hear()
+    assert isinstance(refusal, Refusal)
+    assert refusal.error.code == Forbidden.code
+    assert peer.has_ended()
+    assert serves_others(transport)
+
+
 @pytest.mark.parametrize(
     "garbage",
     [

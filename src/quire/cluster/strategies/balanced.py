@@ -26,6 +26,9 @@ class Balanced:
     max_ratio: float = 0.5
     owed: Counter[str] = field(default_factory=Counter, init=False)
     num_sending: Counter[str] = field(default_factory=Counter, init=False)
+    num_awaited: Counter[str] = field(default_factory=Counter, init=False)
+    """Requests of each generating engine whose tokens are still to come: they are among its load,
+    and nothing of them is computed there."""
     by_load: ShareByLoad = field(init=False)
     routes_sessions = True
 
@@ -42,7 +45,7 @@ class Balanced:
         num_tokens = len(await least_used_of(prefill).prompt_tokens(request))
         end = num_tokens - max(1, int(share * num_tokens))
         with ExitStack() as sending:
-            sending.enter_context(self.owing(sender, end))
+            sending.enter_context(self.owing(sender, receiver, end))
             return await handed_over(request, sender, receiver, end, lambda _: sending.close())
 
     def share(self, sender: Engine, receiver: Engine, num_senders: float = 1.0) -> float:
@@ -54,16 +57,19 @@ class Balanced:
         sends_s, receives_s = sender.prompt_token_s, receiver.prompt_token_s
         cost = max(1.0, receives_s / sends_s) if sends_s and receives_s else 1.0
         num_before = self.num_sending[sender.name]
-        return self.by_load.next(num_before, receiver.load, cost, num_senders)
+        num_answers = max(0, receiver.load - self.num_awaited[receiver.name])
+        return self.by_load.next(num_before, num_answers, cost, num_senders)
 
     @contextmanager
-    def owing(self, sender: Engine, num_tokens: int) -> Iterator[None]:
-        """Count ``num_tokens`` of a prompt that ``sender`` has to compute, until the context is
-        left."""
+    def owing(self, sender: Engine, receiver: Engine, num_tokens: int) -> Iterator[None]:
+        """Count ``num_tokens`` of a prompt that ``sender`` has to compute for ``receiver``, until
+        the context is left."""
         self.owed[sender.name] += num_tokens
         self.num_sending[sender.name] += 1
+        self.num_awaited[receiver.name] += 1
         try:
             yield
         finally:
+            self.num_awaited[receiver.name] -= 1
             self.num_sending[sender.name] -= 1
             self.owed[sender.name] -= num_tokens
