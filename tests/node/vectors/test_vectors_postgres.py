@@ -129,6 +129,41 @@ async def test_nodes_that_connect_again_delete_nothing_of_one_another(postgres: 
         await asyncio.to_thread(store.close)
 
 
+async def test_a_node_that_has_made_no_call_since_the_database_restarted_keeps_its_rows(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock it looks like one that was killed, until a day has passed."""
+    import psycopg
+
+    from quire.node.vectors import postgres as postgres_module
+
+    async def num_kept_behind_a_start() -> int:
+        starting = vector_store(postgres, None)
+        await starting.names(OWN.tenant)
+        await asyncio.to_thread(starting.close)
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            mine = "SELECT count(*) FROM quire.collections WHERE node = %s"
+            found = connection.execute(mine, (idle._node,)).fetchone()  # type: ignore[attr-defined]
+        return int(found[0]) if found else 0
+
+    idle = vector_store(postgres, None)
+    await idle.put(OWN, ROWS)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE quire.collections SET database_began = database_began - interval '1 hour'"
+        )
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+    assert await num_kept_behind_a_start() == 1
+    assert len((await idle.search(OWN, ROWS.vectors, 1))[0]) == 1
+    idle._connections.close()  # type: ignore[attr-defined]
+    monkeypatch.setattr(postgres_module, "UNSURE_S", 0)
+    assert await num_kept_behind_a_start() == 0
+    await asyncio.to_thread(idle.close)
+
+
 async def test_a_database_that_does_not_answer_ends_no_call_for_ever(
     postgres: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,8 @@
 Each collection is a table of the schema ``quire`` with a number as its name; the table
 ``collections`` has the numbers by tenant and name. A node holds a lock in the database as long as
 it lives. Collections of programs whose node holds no lock belonged to a node that was killed; the
-next node that starts deletes them.
+next node that starts deletes them. A restart of the database ends the locks of living nodes, which
+take them again with their next call: what is older than the restart stays for a day behind it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NUM_THREADS = 4
+UNSURE_S = 24 * 3600
+"""How long a node may make no call behind a restart of the database before it counts as gone."""
 _AWAY = (
     "the PostgreSQL vector store cannot be used now: check that the database of --vector-store "
     "runs and can be reached (the node's log has the reason), then try again"
@@ -48,8 +51,16 @@ CREATE TABLE IF NOT EXISTS quire.collections (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tenant text NOT NULL, node text NOT NULL,
     program bigint NOT NULL, name text NOT NULL, dimensions integer NOT NULL,
     UNIQUE (tenant, node, program, name)
-)
+);
+ALTER TABLE quire.collections
+    ADD COLUMN IF NOT EXISTS database_began timestamptz DEFAULT pg_postmaster_start_time()
 """
+_SURE = """
+(database_began >= pg_postmaster_start_time()
+    OR now() >= pg_postmaster_start_time() + make_interval(secs => {unsure_s}))
+"""
+"""Whether a node that holds no lock is gone: it had one since the database began, or has made no
+call since."""
 _PUT = """
 INSERT INTO {table} SELECT number, vector::vector, text
 FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS row (number, vector, text)
@@ -179,14 +190,16 @@ class PostgresStore:
             self._has_cleaned = True
 
     def _delete_gone(self, connection: Any) -> None:
-        rows = connection.execute("SELECT DISTINCT node FROM quire.collections WHERE node <> ''")
+        sure = sql.SQL(_SURE).format(unsure_s=float(UNSURE_S))
+        nodes = sql.SQL("SELECT DISTINCT node FROM quire.collections WHERE node <> '' AND {}")
+        rows = connection.execute(nodes.format(sure))
         for (node,) in rows.fetchall():
             if node == self._node:
                 continue
             with connection.transaction():
                 taken = f"SELECT pg_try_advisory_xact_lock({LOCK_KEY})"
                 if connection.execute(taken, (node,)).fetchone()[0]:
-                    _delete(connection, sql.SQL("node = {}").format(node))
+                    _delete(connection, sql.SQL("node = {} AND {}").format(node, sure))
 
     def _put(self, connection: Any, place: CollectionPlace, rows: VectorRows) -> None:
         dimensions = rows.vectors.shape[1]

@@ -18,7 +18,8 @@ def check_name(kind: str, name: Any) -> None:
     num_bytes = len(name.encode())
     if num_bytes > MAX_NAME_BYTES:
         raise InvalidArgument(
-            f"a {kind}'s name of {num_bytes} bytes; at most {MAX_NAME_BYTES} are allowed"
+            f"a {kind}'s name of {num_bytes} bytes; at most {MAX_NAME_BYTES} are allowed: "
+            "shorten it"
         )
 
 

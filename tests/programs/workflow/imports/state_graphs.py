@@ -45,6 +45,9 @@ class Command:
         self.update, self.goto, self.graph, self.resume = update, goto, graph, None
 
 
+NOTHING: Any = object()
+
+
 class LastValue:
     pass
 
@@ -52,10 +55,10 @@ class LastValue:
 class BinaryOperatorAggregate:
     def __init__(self, operator: Callable[[Any, Any], Any], kind: type) -> None:
         self.operator = operator
-        self.value = None if isinstance(kind, types.UnionType) else kind()
+        self.value = NOTHING if isinstance(kind, types.UnionType) else kind()
 
     def is_available(self) -> bool:
-        return self.value is not None
+        return self.value is not NOTHING
 
 
 class Spec:

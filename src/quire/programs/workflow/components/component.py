@@ -55,7 +55,7 @@ class Component(ABC):
         Raises:
             InvalidArgument: configuration, types or an annotation that the component does not have.
         """
-        check_keys(f"the configuration of {node.name}", node.config, self.config)
+        check_keys(f"the configuration of {node.name}", node.config, self.config, f"{node.name}.")
         if node.annotation == "splittable" and not self.splittable:
             raise InvalidArgument(
                 f"{node.name}: only the output of a model can be splittable: drop the annotation",

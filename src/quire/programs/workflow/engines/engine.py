@@ -151,7 +151,7 @@ class Engine:
                 "the devices and --encoder-instances that it should have",
                 param="instances" if not self.resources else "resources",
             )
-        check_keys(f"engine {self.name!r}", self.config, CONFIG[self.kind])
+        check_keys(f"engine {self.name!r}", self.config, CONFIG[self.kind], f"{self.name}.")
         if self.kind == "llm":
             endpoint_of(self.name, self.config)
         light = self.config.get("light", False)

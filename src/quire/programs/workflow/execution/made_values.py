@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.documents import checked_documents
-from quire.programs.workflow.graphs.values import ValueType, fits
+from quire.programs.workflow.graphs.values import ValueType, fits, odd_vector
 
 MAX_MADE_BYTES = 16 << 20
 """The most that one value may have: a byte for each character, and eight for each number and each
@@ -113,11 +112,10 @@ def _odd_text(texts: list[Any]) -> str | None:
 
 
 def _odd_row(rows: list[Any]) -> str | None:
-    for place, row in enumerate(rows):
-        is_row = isinstance(row, list) and all(type(one) in (int, float) for one in row)
-        if not is_row or not row or len(row) != len(rows[0]) or not all(map(isfinite, row)):
-            return (
-                f"vectors of which number {place} is {row!r:.40}: return lists of numbers, all "
-                "finite and of one length"
-            )
-    return None
+    place = odd_vector(rows)
+    if place is None:
+        return None
+    return (
+        f"vectors of which number {place} is {rows[place]!r:.40}: return lists of numbers, all "
+        "finite and of one length"
+    )

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 from quire.core.errors import InvalidArgument
@@ -57,6 +58,24 @@ def fits(kind: ValueType, value: Any) -> bool:
         case ValueType.DOCUMENTS | ValueType.VECTORS:
             return isinstance(value, list | PackedVectors)
     return kind in (ValueType.DONE, ValueType.OBJECT)
+
+
+def odd_vector(rows: Sequence[Any]) -> int | None:
+    """Return the place of the first of ``rows`` that is no list of finite numbers, or is of another
+    length than the first; None if there is none."""
+    for place, row in enumerate(rows):
+        if not (isinstance(row, list) and row and len(row) == len(rows[0])):
+            return place
+        if not all(type(one) in (int, float) and _is_finite(one) for one in row):
+            return place
+    return None
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return isfinite(number)
+    except OverflowError:  # an integer may have any number of digits
+        return False
 
 
 def joined(values: Sequence[Any]) -> Any:

@@ -44,7 +44,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRun:
     """A run of ``node`` with the input ``given`` in place of the state."""
 
     place: Place
@@ -60,7 +60,7 @@ class EndedNode:
 
     step: int | None
     goes_to: frozenset[str] = frozenset()
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[SentRun, ...] = ()
     updates: Mapping[Place, Update] = field(default_factory=dict)
 
 

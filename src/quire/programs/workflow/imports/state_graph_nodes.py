@@ -19,7 +19,7 @@ from quire.programs.workflow.imports.shared_state import (
     EndedNode,
     Key,
     Place,
-    Sent,
+    SentRun,
     Update,
     before_step,
     check_reads,
@@ -152,7 +152,7 @@ class StateGraphNode:
         leads, _ = await self._branched(state_of(self.shape.keys, state, {}))
         return EndedNode(0, self.shape.edges[START] | leads.goes_to, _sent((0, 0, START), leads))
 
-    def _reached(self, before: Mapping[str, EndedNode]) -> tuple[dict[int, str], list[Sent]]:
+    def _reached(self, before: Mapping[str, EndedNode]) -> tuple[dict[int, str], list[SentRun]]:
         """Return the steps in which edges, branches and commands lead here, each with the node
         that it comes from, and what was sent."""
         steps = {name: one.step for name, one in before.items() if one.step is not None}
@@ -169,7 +169,7 @@ class StateGraphNode:
     async def _run_once(
         self,
         place: Place,
-        sent: Sent | None,
+        sent: SentRun | None,
         state: Any,
         whole: Mapping[str, Any],
         seen: Mapping[Place, Update],
@@ -347,9 +347,9 @@ async def _all(runs: list[Awaitable[EndedNode]]) -> list[EndedNode]:
             one.cancel()
 
 
-def _sent(place: Place, leads: _Next) -> tuple[Sent, ...]:
+def _sent(place: Place, leads: _Next) -> tuple[SentRun, ...]:
     return tuple(
-        Sent((place[0] + 1, 1, place, number), node, given)
+        SentRun((place[0] + 1, 1, place, number), node, given)
         for number, (node, given) in enumerate(leads.sent)
     )
 

@@ -19,7 +19,7 @@ from quire.programs.workflow.components.documents import chunking_of
 from quire.programs.workflow.documents import checked_documents
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Primitive
-from quire.programs.workflow.graphs.values import LISTS, QUERY, Ref, ValueType
+from quire.programs.workflow.graphs.values import LISTS, QUERY, Ref, ValueType, odd_vector
 from quire.programs.workflow.template.app import App, Node
 
 NodeConfig = Mapping[str, Mapping[str, Any]]
@@ -191,12 +191,17 @@ def _checked(name: str, kind: ValueType, value: Any) -> Any:
         return value
     if kind is ValueType.BOOLEAN and isinstance(value, bool):
         return value
+    is_rows = kind is ValueType.VECTORS and isinstance(value, list) and bool(value)
+    if is_rows and odd_vector(value) is None:
+        return value
     if kind is ValueType.OBJECT and isinstance(value, Mapping):
         return value
     words = {
         ValueType.TEXT: "a text",
         ValueType.TEXTS: "a list of texts, none of them empty",
         ValueType.OBJECT: "an object",
+        ValueType.BOOLEAN: "true or false",
+        ValueType.VECTORS: "a list of vectors, lists of numbers, all finite and of one length",
     }
     raise InvalidArgument(
         f"the input {name!r} is {value!r:.80}: give {words.get(kind, f'a value of type {kind}')}",

@@ -274,7 +274,9 @@ def _check_names(nodes: Sequence[Node]) -> None:
     made: dict[str, Node] = {}
     for node in nodes:
         if named.setdefault(node.name, node) is not node:
-            raise InvalidArgument(f"two components are named {node.name!r}: rename one")
+            raise InvalidArgument(
+                f"two components are named {node.name!r}: rename one", param=node.name
+            )
         for name in node.outputs:
             if made.setdefault(name, node) is not node:
                 raise InvalidArgument(
@@ -332,11 +334,21 @@ def _ordered(nodes: Sequence[Node]) -> tuple[Node, ...]:
     while len(order) < len(nodes):
         ready = [n for n in nodes if n.name not in order and after[n.name] <= order.keys()]
         if not ready:
-            left = sorted(node.name for node in nodes if node.name not in order)
+            left = after.keys() - order.keys()
+            circle = _circle({name: after[name] & left for name in left})
             raise InvalidArgument(
-                f"the components {', '.join(left)} wait for one another: remove an input or a "
+                f"the components {' -> '.join(circle)} wait for one another: remove an input or a "
                 "'>>' that closes the cycle",
-                param=left[0],
+                param=circle[0],
             )
         order.update((node.name, node) for node in ready)
     return tuple(order.values())
+
+
+def _circle(waiting: Mapping[str, set[str]]) -> list[str]:
+    """Return a cycle, from one component to the same. Each of ``waiting`` waits for another one."""
+    way = [min(waiting)]
+    while way[-1] not in way[:-1]:
+        way.append(min(waiting[way[-1]]))
+    circle = way[way.index(way[-1]) :]
+    return circle[::-1]
