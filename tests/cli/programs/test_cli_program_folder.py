@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def import_state() -> Iterator[None]:
+    import_module("quire.programs.sdk")  # stays: numpy is loaded once per process
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
