@@ -41,6 +41,14 @@ async def test_a_node_key_replaces_the_clients() -> None:
         assert "x-api-key" not in asked.headers
 
 
+async def test_a_strategy_with_options_nested_without_end_is_refused() -> None:
+    deep = b"[" * 10_000 + b"]" * 10_000
+    body = b'{"name": "least_used", "options": {"a": ' + deep + b"}}"
+    async with world(1) as w:
+        answer = await w.http.put("/router/strategy", content=body, headers=ADMIN_HEADERS)
+        assert answer.status_code == 400, answer.text
+
+
 async def test_the_request_id_is_the_same_on_both_sides() -> None:
     async with world(1) as w:
         answer = await w.complete(headers={"x-request-id": "mine-1"})

@@ -216,6 +216,16 @@ async def test_what_is_stored_is_found_at_its_node(number: int) -> None:
             assert answer.json()["node"] == f"node-{number}"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/batches"])
+def test_a_body_nested_without_end_goes_to_a_node_which_refuses_it(path: str) -> None:
+    """The router reads a few fields of a body; one that it cannot read is not its failure."""
+    deep = b'{"id": 1, "model": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+    asked = Request("POST", path, (), deep, "r")
+    assert place_of(asked) is not None
+    assert asked.model is None
+    assert asked.fields == {}
+
+
 async def test_a_question_carries_the_callers_key() -> None:
     async with world(1) as w:
         await w.http.get("/v1/files/f", headers={"authorization": "Bearer mine"})

@@ -247,7 +247,7 @@ def _addresses(body: bytes) -> tuple[NodeAddress, ...]:
         raise InvalidArgument(f"the nodes of a router have at most {_MAX_NODES_BYTES} bytes")
     try:
         return read_addresses(msgspec.json.decode(body, type=NodesChange).nodes)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidArgument(
             'the body must be {"nodes": ["http://127.0.0.1:8001", "b=http://127.0.0.1:8002"]}: '
             f"{exc}"
@@ -261,7 +261,7 @@ def _source(body: bytes) -> StrategySource:
         raise InvalidArgument(f"a strategy has at most {MAX_SOURCE_BYTES} bytes")
     try:
         change = msgspec.json.decode(body, type=StrategyChange)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidArgument(
             f"the body must be a JSON object with a shipped strategy's name, or a source: {exc}"
         ) from exc

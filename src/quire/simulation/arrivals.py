@@ -28,7 +28,7 @@ class Arrivals:
 
     def __post_init__(self) -> None:
         if self.kind not in ARRIVALS:
-            raise ConfigError(f"arrivals are {self.kind!r}: choose from {list(ARRIVALS)}")
+            raise ConfigError(f"arrivals are {self.kind!r}: choose from {', '.join(ARRIVALS)}")
         if not (isfinite(self.rate) and self.rate > 0):
             raise ConfigError(f"the rate is {self.rate} programs/s: choose a number above 0")
         if self.width < 1:

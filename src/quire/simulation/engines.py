@@ -141,7 +141,9 @@ def costs_named(given: Sequence[str], base: StepCost) -> StepCost:
     for text in given:
         name, _, value = text.partition("=")
         if name not in names:
-            raise ConfigError(f"cost {text!r}: no cost is called {name!r}: choose from {names}")
+            raise ConfigError(
+                f"cost {text!r}: no cost is called {name!r}: choose from {', '.join(names)}"
+            )
         try:
             values[name] = float(value)
         except ValueError:

@@ -105,7 +105,8 @@ def examine(
     name = scheduler.policy
     if name not in SIMULATED_POLICIES:
         raise ConfigError(
-            f"no scheduling policy is called {name!r}: choose from {sorted(SIMULATED_POLICIES)}"
+            f"no scheduling policy is called {name!r}: choose from "
+            f"{', '.join(sorted(SIMULATED_POLICIES))}"
         )
     study = study.settled()
     plans, times_s = study.drawn()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from quire.cli.programs.code import read_program
 from quire.cli.programs.folder import MAX_BYTES, files_in, load_folder
 from quire.core.errors import InvalidArgument
 
@@ -24,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def import_state() -> Iterator[None]:
+    import_module("quire.programs.sdk")  # stays: numpy is loaded once per process
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
@@ -148,3 +151,8 @@ def test_a_folder_without_a_main_module_is_refused(tmp_path: Path) -> None:
     for read in (files_in, load_folder):
         with pytest.raises(InvalidArgument, match=r"needs main.py"):
             read(tmp_path)
+
+
+def test_a_path_with_nothing_is_refused_with_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="No such file or directory; name a Python file"):
+        read_program(tmp_path / "absent")

@@ -65,4 +65,7 @@ def read_program(path: Path) -> bytes:
             return package_code(files_in(path))
         return path.read_bytes()
     except OSError as exc:
-        raise InvalidArgument(f"{path} cannot be read: {exc}") from exc
+        raise InvalidArgument(
+            f"{path} cannot be read: {exc.strerror or exc}; name a Python file, a .wasm "
+            "module or a folder"
+        ) from exc

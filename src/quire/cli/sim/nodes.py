@@ -158,7 +158,7 @@ def _named(option: str, text: str | None, defaults: Mapping[str, Any]) -> dict[s
     for part in text.split(",") if text else ():
         name, _, value = part.partition("=")
         if name not in defaults:
-            raise ConfigError(f"{option} {part!r}: choose from {list(defaults)}")
+            raise ConfigError(f"{option} {part!r}: choose from {', '.join(defaults)}")
         kind = type(defaults[name])
         try:
             found[name] = value if kind is str else msgspec.convert(value, kind, strict=False)

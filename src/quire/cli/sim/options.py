@@ -90,7 +90,7 @@ class PlayedOptions:
         if unknown:
             raise ConfigError(
                 f"no scheduling policy is called {unknown[0]!r}: choose from "
-                f"{sorted(SIMULATED_POLICIES)}"
+                f"{', '.join(sorted(SIMULATED_POLICIES))}"
             )
         return list(dict.fromkeys(named))
 

@@ -28,6 +28,9 @@ COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 _NAMING_HEADERS = frozenset(name.encode() for name in NAMING_HEADERS)
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading a body may raise; the last one for brackets without end."""
+
 
 class _Read(msgspec.Struct):
     """The fields that decide where a request goes. They may have any type: the node checks them."""
@@ -130,10 +133,11 @@ class Request:
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:
-        """The body as JSON; empty if it is no JSON object."""
+        """The body as JSON; empty if it is no JSON object, or nested too deeply to be read: its
+        node refuses it."""
         try:
             return msgspec.json.decode(self.body, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except _UNREADABLE:
             return {}
 
     @property
@@ -243,7 +247,7 @@ class Request:
     def _read(self) -> _Read:
         try:
             return msgspec.json.decode(self.body, type=_Read) if self.body else _Read()
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except _UNREADABLE:
             return _Read()
 
 

@@ -42,7 +42,7 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
-            raise ConfigError(f"lengths are {self.shape!r}: choose from {list(SHAPES)}")
+            raise ConfigError(f"lengths are {self.shape!r}: choose from {', '.join(SHAPES)}")
         if self.mean < 1:
             raise ConfigError(f"a mean length is {self.mean}: choose at least 1 token")
         if self.mean > _MOST_TOKENS:

@@ -139,7 +139,9 @@ def create_balancer(name: str) -> Balancer:
         ConfigError: none has this name.
     """
     if name not in BALANCERS:
-        raise ConfigError(f"no balancer is called {name!r}: choose from {sorted(BALANCERS)}")
+        raise ConfigError(
+            f"no balancer is called {name!r}: choose from {', '.join(sorted(BALANCERS))}"
+        )
     return BALANCERS[name]()
 
 

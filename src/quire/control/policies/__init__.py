@@ -51,7 +51,7 @@ def create_policy(name: str, levels: LevelsConfig | None = None) -> Policy:
         return _LEVELS[name](levels or LevelsConfig())
     if name not in _PLAIN:
         raise ConfigError(
-            f"no scheduling policy is called {name!r}: choose from {sorted(POLICIES)}"
+            f"no scheduling policy is called {name!r}: choose from {', '.join(sorted(POLICIES))}"
         )
     return _PLAIN[name]()
 

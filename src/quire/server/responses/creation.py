@@ -195,7 +195,7 @@ def _asked_elsewhere(history: bytes) -> _Asked:
     try:
         told = msgspec.json.decode(history, type=_History)
         messages = _MESSAGES.validate_python(told.messages)
-    except (msgspec.MsgspecError, ValidationError) as exc:
+    except (msgspec.MsgspecError, ValidationError, RecursionError) as exc:
         raise InvalidArgument(f"{GENERATED_HEADER} is not what a router sends: {exc}") from exc
     return _Asked(messages, told.shown, told.num_bytes)
 

@@ -37,7 +37,9 @@ def create_workload(name: str) -> Workload:
         ConfigError: there is none.
     """
     if name not in WORKLOADS:
-        raise ConfigError(f"no workload is called {name!r}: choose from {sorted(WORKLOADS)}")
+        raise ConfigError(
+            f"no workload is called {name!r}: choose from {', '.join(sorted(WORKLOADS))}"
+        )
     return WORKLOADS[name]()
 
 
