@@ -86,6 +86,7 @@ async def moved(sender: Microserving, receiver: Microserving, prompt: list[int],
     ready = await receiver.prep_recv(prompt, end)
     sent = await sender.remote_send(prompt, ready["kv_addr_info"], 0, end, recv_rank=ready["rank"])
     assert sent["num_tokens"] == ready["num_tokens"]
+    assert sent["transport"] == ("in_process" if sent["num_tokens"] else "")
     return str(ready["kv_addr_info"])
 
 

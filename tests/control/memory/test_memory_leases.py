@@ -23,6 +23,7 @@ def test_what_another_engine_sends_is_as_if_it_had_been_computed_here() -> None:
     (sent,) = sender.issue(1, sender.send(pages, 0, end, lease))
     settle(sender, receiver)
     assert (sent.status, sent.reply.num_tokens) == ("done", end)
+    assert sent.reply.transport == "in_process"
     decoded = receiver.go_on(lease.lease, PROMPT, end)
     assert decoded.tokens == alone(PROMPT, 8, page_size=SIZE)
     assert receiver.figures.num_tokens < len(PROMPT)

@@ -97,6 +97,7 @@ def test_a_prompt_is_computed_on_one_node_and_answered_on_another(
         async with node(network) as sender, node(network) as receiver, node(network) as other:
             lease = await leased(receiver, PROMPT[:end])
             (sent,) = await results(sender, remote_send, send(lease, PROMPT))
+            assert sent.transport == "in_process", "of all pieces, the name once"
             assert sent.num_tokens == end
             asked = replace(request(), num_choices=num_choices, lease=lease.lease, num_leased=end)
             chunks = await results(receiver, complete, asked)
