@@ -95,24 +95,35 @@ def export(
     shutil.copyfile(TEMPLATE, target / "chat_template.jinja")
 
 
-def mean_with(weights: Mapping[str, Tensor], directory: Path) -> dict[str, Tensor]:
+def mean_with(
+    weights: Mapping[str, Tensor], directory: Path, share: float = 0.5
+) -> dict[str, Tensor]:
     """Return the mean of ``weights``, as they would be exported, and those of an exported model of
-    their shape."""
+    their shape; ``share``: how much the first count, of 1."""
     others = load_file(directory / "model.safetensors")
     own = {name: weight.to(torch.bfloat16).float() for name, weight in weights.items()}
-    return {name: (one + others[llama_name(name)].float()) / 2 for name, one in own.items()}
+    return {
+        name: share * one + (1 - share) * others[llama_name(name)].float()
+        for name, one in own.items()
+    }
 
 
 def export_run(
-    folder: Path, target: Path, plan: Plan, *, mean: bool, other: Path | None = None
+    folder: Path,
+    target: Path,
+    plan: Plan,
+    *,
+    mean: bool,
+    other: Path | None = None,
+    share: float = 0.5,
 ) -> None:
     """Export the last checkpoint of a run by ``plan``, either the weights or their running mean;
-    with ``other``, the mean of that and of an exported model."""
+    with ``other``, the mean of that, which counts ``share``, and of an exported model."""
     tokenizer = load(folder / "tokenizer.json")
     state = torch.load(folder / "checkpoint.pt")
     weights = state["mean" if mean else "model"]
     if other is not None:
-        weights = mean_with(weights, other)
+        weights = mean_with(weights, other, share)
     export(weights, ModelShape(tokenizer.get_vocab_size(), **plan.shape), tokenizer, target)
 
 
@@ -126,9 +137,20 @@ def main() -> None:
         "--mean-with", type=Path, metavar="DIRECTORY", dest="other",
         help="the mean of the run's weights and those of this exported model",
     )  # fmt: skip
+    parser.add_argument(
+        "--share", type=float, default=0.5,
+        help="how much the run's weights count in that mean, of 1 (default: %(default)s)",
+    )  # fmt: skip
     options = parser.parse_args()
     plan = Plan.read(options.plan)
-    export_run(options.folder, options.target, plan, mean=options.mean, other=options.other)
+    export_run(
+        options.folder,
+        options.target,
+        plan,
+        mean=options.mean,
+        other=options.other,
+        share=options.share,
+    )
 
 
 if __name__ == "__main__":

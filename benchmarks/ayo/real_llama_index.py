@@ -42,7 +42,9 @@ APPLICATIONS = ("naive-rag", "advanced-rag")
 LLAMA_INDEX, QUIRE = "LlamaIndex", "Quire"
 TOP_N = 3
 TOP_K = {"naive-rag": 3, "advanced-rag": 16}
-_READ_TOGETHER: dict[str, Any] = {"answer": {"synthesis": "one_shot", "separator": "\n\n"}}
+_READ_TOGETHER: dict[str, Any] = {
+    "answer": {"synthesis": "one_shot", "separator": "\n\n", "last_first": False}
+}
 """As LlamaIndex joins chunks that fit into one prompt; its tree would join them, too."""
 
 

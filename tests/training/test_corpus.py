@@ -1,9 +1,13 @@
 """Generators: determinism, the held-out split, and answers checked by other means."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -165,3 +169,34 @@ def test_lists_have_as_many_lines_as_asked_for() -> None:
 def test_every_family_teaches_something() -> None:
     for name, sample in SAMPLERS.items():
         assert all(learned(d) for d in documents(sample, Split.TRAIN, 20)), name
+
+
+_DRAW = """
+import hashlib
+from random import Random
+from training.corpus.document import Split
+from training.corpus.mixture import SAMPLERS
+digest = hashlib.sha256()
+for family, sample in SAMPLERS.items():
+    for split in Split:
+        rng = Random(family)
+        for _ in range(3):
+            digest.update(repr(sample(rng, split)).encode())
+print(digest.hexdigest())
+"""
+
+
+def test_every_process_draws_the_same_documents() -> None:
+    drawn = [
+        subprocess.run(
+            [sys.executable, "-c", _DRAW],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert drawn[0]
+    assert drawn[0] == drawn[1]

@@ -134,13 +134,14 @@ def test_a_run_begins_with_the_weights_of_an_exported_model(tmp_path: Path) -> N
     assert all(torch.equal(again[name], before[name]) for name in before)
 
 
-def test_the_mean_with_an_exported_model_is_half_of_each() -> None:
+@pytest.mark.parametrize(("share", "wanted"), [(0.5, 2.0), (0.25, 1.5), (1.0, 3.0)])
+def test_the_mean_with_an_exported_model_has_its_share_of_each(share: float, wanted: float) -> None:
     before = load_file(DEFAULT_TARGET / WEIGHTS_FILE)
     names = {"embedding": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
     weights = {name: 3 * before[there].float() for name, there in names.items()}
-    mean = mean_with(weights, DEFAULT_TARGET)
+    mean = mean_with(weights, DEFAULT_TARGET, share)
     for name, there in names.items():
-        torch.testing.assert_close(mean[name], 2 * before[there].float(), rtol=1e-2, atol=0)
+        torch.testing.assert_close(mean[name], wanted * before[there].float(), rtol=1e-2, atol=0)
 
 
 def test_a_run_refuses_a_model_of_another_tokenizer(tmp_path: Path) -> None:

@@ -266,7 +266,8 @@ def absent_questions(rng: Random, split: Split, page: Page, shown: list[Chunk]) 
     """Return names and attributes of which the chunks say nothing: the page's other facts (as the
     chunks that a tree reads meet them), known names with another attribute, names like a known one
     or quite others with a known attribute."""
-    said = {fact[:2] for chunk in shown for fact in (*chunk.facts, *chunk.cut)}
+    # in their order, and not as a set, so that equal seeds draw equal questions in any process
+    said = dict.fromkeys(fact[:2] for chunk in shown for fact in (*chunk.facts, *chunk.cut))
     names = list(dict.fromkeys(name for name, _ in said)) or ["Kabo"]
     attributes = list(dict.fromkeys(attribute for _, attribute in said)) or ["age"]
     rng.shuffle(names)

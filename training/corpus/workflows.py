@@ -43,10 +43,12 @@ def _question(rng: Random, fact: Fact) -> str:
     return rng.choice(_FORMS).format(n=fact[0], a=fact[1])
 
 
-def _ordered(rng: Random, context: str, question: str) -> str:
+def _ordered(rng: Random, split: Split, context: str, question: str) -> str:
     """Return the question before the context and again behind it, as the applications write it;
-    behind it alone, or now and then before it alone, which is far harder to learn."""
-    order = rng.choices(("both", "behind", "before"), (12, 7, 1))[0]
+    behind it alone, or now and then before it alone, which is far harder to learn. Training has
+    mostly the form of the applications."""
+    shares = (16, 3, 1) if split is Split.TRAIN else (12, 7, 1)
+    order = rng.choices(("both", "behind", "before"), shares)[0]
     before = "" if order == "behind" else f"Question: {question}\n"
     behind = "" if order == "before" else f"\nQuestion: {question}"
     return f"{before}Context: {context}{behind}"
@@ -100,7 +102,7 @@ def _num_questions(rng: Random, split: Split, size: int) -> int:
         return 1
     if size < 100:
         return rng.choice([3, 6, 8])
-    return rng.choice([8, 12, 16] if size < 400 else [24, 28, 32])
+    return rng.choice([8, 12, 16] if size < 400 else [16, 20, 24, 28])
 
 
 def _facts_of(shown: Sequence[Chunk]) -> list[Fact]:
@@ -131,22 +133,26 @@ def _read(rng: Random, split: Split, num_chunks: int, size: int, absent_share: f
     exchanges = list[Exchange]()
     for fact in _questions(rng, split, page, shown, most, absent_share):
         text = _question(rng, fact)
-        lead = f"Question: {text}" if exchanges else _ordered(rng, context, text)
+        lead = f"Question: {text}" if exchanges else _ordered(rng, split, context, text)
         exchanges.append((lead, f"Answer: {fact[2]}"))
     kind = "absent" if exchanges[0][1].endswith(f" {UNKNOWN}") else "present"
     return conversation("leaf" if num_chunks == 1 else "pages", kind, exchanges)
 
 
 def sample_leaf(rng: Random, split: Split) -> Document:
-    """Draw one chunk of up to 256 words, which says it or not."""
-    return _read(rng, split, 1, _size(rng, split), 0.5)
+    """Draw one chunk of up to 256 words, which says it or not: mostly not in training, as two of a
+    tree's three leaves have no answer."""
+    return _read(rng, split, 1, _size(rng, split), 0.6 if split is Split.TRAIN else 0.5)
 
 
 def sample_pages(rng: Random, split: Split) -> Document:
     """Draw three chunks as the search found them, mostly of the size of the applications; now and
-    then four short ones."""
-    size = rng.choice([48, 80, 128, 256, 256, 256, 256])
-    return _read(rng, split, 3 if size > 128 else rng.choice([3, 4]), size, 0.2)
+    then four short ones. Few questions have no answer, because a model that does not find a value
+    in so much text says that there is none."""
+    short = [48, 80, 128] if split is Split.HELD_OUT else [64, 128]
+    size = rng.choice([*short, 256, 256, 256, 256])
+    absent_share = 0.12 if split is Split.TRAIN else 0.2
+    return _read(rng, split, 3 if size > 128 else rng.choice([3, 4]), size, absent_share)
 
 
 def sample_judge(rng: Random, split: Split) -> Document:

@@ -73,6 +73,18 @@ async def test_each_mode_of_synthesis_answers(node: Node, name: str) -> None:
         assert await asked(node, name, question, config) == wanted, mode
 
 
+@pytest.mark.parametrize("name", [*RAG, "contextual-retrieval"])
+def test_texts_that_are_read_together_end_with_the_nearest(name: str) -> None:
+    query = {
+        "question": "Who?",
+        "documents": [{"name": "a.md", "text": " ".join(f"word{n}" for n in range(900))}],
+    }
+    config = {"answer": {"synthesis": "one_shot"}}
+    graph = Graph.optimize(find_application(name), query, config, passes=OptPass([])).e_graph
+    parts = [part.name for part in graph.primitives["answer.prefill"].parts if part.name]
+    assert parts == ["question", "context.2", "context.1", "context.0", "question"]
+
+
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio(loop_scope="module")

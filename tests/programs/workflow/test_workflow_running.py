@@ -45,7 +45,12 @@ def node() -> LocalNode:
 @pytest.mark.parametrize(
     "names", [[], ["prune"], ["prune", "prefill"], ["pipeline"], ["prune", "prefill", "pipeline"]]
 )
-async def test_a_model_sees_the_same_prompts_by_every_subset(names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("last_first", "read"), [(False, 'A, B, C", D'), (True, 'D, C", A, B')], ids=["first", "last"]
+)
+async def test_a_model_sees_the_same_prompts_by_every_subset(
+    names: list[str], last_first: bool, read: str
+) -> None:
     seen: list[str] = []
 
     def noted(prompt: str) -> str:
@@ -55,11 +60,12 @@ async def test_a_model_sees_the_same_prompts_by_every_subset(names: list[str]) -
     program = workflow(expansion(), OptPass(names))
     async with scripted_node(noted, page_size=4) as local:
         query = json.dumps({"question": QUESTION})
-        assert await local.run(program, query) == {"answer": "Kabo."}
+        config = json.dumps({"last": {"last_first": last_first}})
+        assert await local.run(program, query, config) == {"answer": "Kabo."}
         assert (await level(local))["held"] == 0
     whole = (
         "<|system|>Be short.<|end|><|user|>The question is Who is the baker? "
-        'Read A, B, C", D<|end|><|assistant|>'
+        f"Read {read}<|end|><|assistant|>"
     )
     assert whole in seen
     assert f"<|user|>Expand: {QUESTION}<|end|><|assistant|>" in seen

@@ -130,6 +130,18 @@ async def test_each_query_is_searched_for_and_all_is_read_in_their_order(
     assert engine.queries == ["one two", "three", "one four"]
 
 
+@pytest.mark.parametrize("passes", [None, OptPass([])], ids=["all", "none"])
+async def test_what_was_found_is_read_from_the_last_to_the_first_if_asked_for(
+    passes: OptPass | None,
+) -> None:
+    async with scripted_node(said, search=Words()) as node:
+        program = program_of(searching(), passes)
+        config = json.dumps({"answer": {"last_first": True}})
+        result = await node.run(program, json.dumps({"question": "Q"}), config)
+    told = "; ".join(f"about {word}" for word in ("four", "one", "three", "two", "one"))
+    assert result == {"answer": f"read Q and {told}"}
+
+
 def searches_of(graph: Graph) -> list[Primitive]:
     found = [one for one in graph.e_graph.primitives.values() if one.op is Op.SEARCH]
     return sorted(found, key=lambda one: one.first)

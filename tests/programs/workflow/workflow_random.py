@@ -180,6 +180,7 @@ class RandomApp:
             "prompt": begin + parts,
             "refine_prompt": f"{begin}{parts} {{answer}} {{{text}}}",
             "combine_prompt": f"{begin}{{answers}} {{{text}}}",
+            "last_first": self._draw(st.booleans()),
         }
         return self._add("llm", inputs, "text", config=config)
 

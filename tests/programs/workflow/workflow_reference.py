@@ -76,8 +76,10 @@ class ReferenceRun:
         text: str = inputs.get("state") or ""
         for part in primitive.parts:
             value = part.text if part.name is None else inputs[part.name]
-            joined = primitive.config["separator"].join(value)
-            text += value if isinstance(value, str) else joined
+            if not isinstance(value, str):
+                order = value[::-1] if primitive.config["last_first"] else value
+                value = primitive.config["separator"].join(order)
+            text += value
         return text
 
     def _out(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:

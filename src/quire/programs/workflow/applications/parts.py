@@ -73,8 +73,12 @@ def rank_node() -> Node:
 
 
 def synthesis_node(mode: str, prompts: Mapping[str, str]) -> Node:
-    """The node that answers ``question`` from the texts ``context``."""
-    config = {**prompts, "synthesis": mode, "separator": " ", "max_tokens": 128}
+    """The node that answers ``question`` from the texts ``context``, the nearest first. Texts that
+    are read together stand in the other order: the nearest beside the question behind them, where
+    models find it best (Liu et al., "Lost in the Middle", 2023)."""
+    config = {
+        **prompts, "synthesis": mode, "separator": " ", "last_first": True, "max_tokens": 128
+    }  # fmt: skip
     return Node(
         "llm", {"question": "text", "context": "texts"}, {"answer": "text"}, None, config,
         name="answer",

@@ -37,7 +37,8 @@ _OWN_PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 _OF_ONE_CALL = (
-    "refine_prompt", "combine_prompt", "synthesis", "context", "schema", "tools", "turns"
+    "refine_prompt", "combine_prompt", "synthesis", "context", "last_first", "schema", "tools",
+    "turns",
 )  # fmt: skip
 """Configuration that a batchable model does not have: each element has one call of its own."""
 
@@ -48,7 +49,7 @@ class LanguageModel(Component):
     config = frozenset(
         {
             "prompt", "refine_prompt", "combine_prompt", "synthesis", "context", "separator",
-            "system", "max_tokens", "schema", "answer_after", "model", *TURN_CONFIG,
+            "last_first", "system", "max_tokens", "schema", "answer_after", "model", *TURN_CONFIG,
         }
     )  # fmt: skip
     splittable = True
@@ -124,7 +125,10 @@ class ComponentCalls:
 
     def __init__(self, site: ComponentSite) -> None:
         self._site = site
-        self._separator = site.option("separator", str, "\n")
+        self._lists = {
+            "separator": site.option("separator", str, "\n"),
+            "last_first": site.option("last_first", bool, False),
+        }
         self.elements, schema = self._elements()
         (self._kind,) = site.outputs.values()
         self._decoding: dict[str, Any] = {
@@ -230,7 +234,7 @@ class ComponentCalls:
         asked |= {name: self._site.config.get(name) or [] for name in ("tools", "turns")}
         prefill = self._site.add(
             Op.PREFILLING, f"{before}prefill", inputs, {"state": ValueType.STATE},
-            parts=tuple(parts), config={**asked, "separator": self._separator},
+            parts=tuple(parts), config={**asked, **self._lists},
         )  # fmt: skip
         return self._site.add(
             Op.DECODING, f"{before}decode", {"state": Ref(prefill.id, "state")},
@@ -258,22 +262,24 @@ class ComponentCalls:
         return self._site.add(
             Op.GENERATING, step, inputs, {"out": self._kind}, size=self.elements,
             parts=tuple(parts),
-            config={**asked, **self._decoding, "separator": self._separator},
+            config={**asked, **self._decoding, **self._lists},
         )  # fmt: skip
 
     def _add(
         self, name: str, given: Value | None, parts: list[PromptPart], inputs: dict[str, Ref]
     ) -> None:
         """Add the part ``name``. Each element of a list of known size is a part of its own, because
-        elements may be ready one after the other."""
+        elements may be ready one after the other; a list of another size is joined when it is
+        there."""
         value = given or self._site.inputs[name]
         if value.kind is ValueType.TEXT or value.size is None:
             parts.append(PromptPart(name=name))
             inputs[name] = value.ref
             return
-        for index in range(value.size):
-            if index:
-                parts.append(PromptPart(self._separator))
+        order = range(value.size)
+        for place, index in enumerate(reversed(order) if self._lists["last_first"] else order):
+            if place:
+                parts.append(PromptPart(self._lists["separator"]))
             parts.append(PromptPart(name=f"{name}.{index}"))
             inputs[f"{name}.{index}"] = value.ref.element(index)
 

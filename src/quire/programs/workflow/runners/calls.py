@@ -3,13 +3,14 @@ while they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.watching import Watcher
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Op, Primitive
+from quire.programs.workflow.graphs.prompts import PromptPart
 from quire.programs.workflow.graphs.values import ValueType
 
 
@@ -40,6 +41,14 @@ async def tell(watcher: Watcher, output: str, said: SaidText | None) -> None:
 
 def prompt_text(primitive: Primitive, inputs: Mapping[str, Any]) -> str:
     """Return the text that a prefilling adds to its prompt, or the prompt of a whole call."""
+    return "".join(part_text(primitive, part, inputs) for part in primitive.parts)
+
+
+def part_text(primitive: Primitive, part: PromptPart, inputs: Mapping[str, Any]) -> str:
+    """Return the text of a part of the prompt; a list is joined in the order of the
+    configuration."""
+    value: str | Sequence[str] = part.text if part.name is None else inputs[part.name]
+    if isinstance(value, str):
+        return value
     separator: str = primitive.config["separator"]
-    values = (part.text if part.name is None else inputs[part.name] for part in primitive.parts)
-    return "".join(one if isinstance(one, str) else separator.join(one) for one in values)
+    return separator.join(reversed(value) if primitive.config["last_first"] else value)

@@ -31,7 +31,7 @@ from quire.programs.workflow.execution.scheduler import LOSSES
 from quire.programs.workflow.execution.watching import Watcher
 from quire.programs.workflow.graphs.primitives import PREFILLS, Op, Primitive
 from quire.programs.workflow.graphs.values import ValueType
-from quire.programs.workflow.runners.calls import StreamedAnswers, tell
+from quire.programs.workflow.runners.calls import StreamedAnswers, part_text, tell
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.speculation import Run
 
@@ -368,12 +368,7 @@ async def _extend(call: ModelCall, primitive: Primitive, inputs: Mapping[str, An
 
 def _prompt_texts(primitive: Primitive, inputs: Mapping[str, Any]) -> list[tuple[int, str]]:
     """Return the texts that a prefilling adds to its prompt, each with its message's number."""
-    separator: str = primitive.config["separator"]
-    texts: list[tuple[int, str]] = []
-    for part in primitive.parts:
-        value = part.text if part.name is None else inputs[part.name]
-        texts.append((part.turn, value if isinstance(value, str) else separator.join(value)))
-    return texts
+    return [(part.turn, part_text(primitive, part, inputs)) for part in primitive.parts]
 
 
 def _cut_off(generated: Generated, config: Mapping[str, Any]) -> InvalidArgument:

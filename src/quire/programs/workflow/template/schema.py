@@ -26,6 +26,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "combine_prompt": _TEXT,
         "context": _TEXT,
         "equals": _TEXT,
+        "last_first": _FLAG,
         "max_tokens": _COUNT,
         "model": _TEXT,
         "neighbours": {"type": "integer", "minimum": 1, "maximum": MAX_NEIGHBOURS},
