@@ -513,6 +513,19 @@ def test_a_node_that_is_older_than_the_page_is_told_from_one_that_is_gone(
 # -- windows ---------------------------------------------------------------------------------------
 
 
+def test_what_an_empty_table_says_is_below_its_head(chromium: Browser, node: RunningServer) -> None:
+    for width in (360, 1280):
+        with tab(chromium, width=width, height=640) as page:
+            visit(page, node)
+            page.locator("#filter").fill("no program has this name")
+            said, head = page.locator("#empty"), page.get_by_role("columnheader").first
+            expect(said).to_be_visible()
+            box, above = said.bounding_box(), head.bounding_box()
+            assert box is not None
+            assert above is not None
+            assert box["y"] >= above["y"] + above["height"], width
+
+
 def test_a_narrow_window_shows_what_matters(
     chromium: Browser, node: RunningServer, api: httpx.Client
 ) -> None:
