@@ -129,8 +129,8 @@ async def test_the_address_may_have_a_path_and_a_password_and_no_error_tells_it(
             await engine.search("x", 1)
     server.status = 200
     await engine.search("x", 1)
-    server.status = 403
-    with pytest.raises(EngineFault, match=r"^the search server answers 403: name json"):
+    server.status = 500
+    with pytest.raises(EngineLost, match=r"^the search server answers 500: try again"):
         await engine.search("x", 1)
     where = f"the search server http://{server.address}/searx/ cannot be used now"
     told = [record.getMessage() for record in caplog.records if record.name == searxng.__name__]
@@ -147,7 +147,7 @@ async def test_a_server_that_is_gone_is_named_in_the_log_alone(
     with pytest.raises(EngineLost, match=r"\(no connection to it\)") as raised:
         await engine.search("x", 1)
     assert "127.0.0.1" not in str(raised.value)
-    assert "http://127.0.0.1:9/ cannot be used now: " in caplog.text
+    assert "http://127.0.0.1:9/ cannot be used now: All connection attempts failed" in caplog.text
     await engine.close()
 
 
