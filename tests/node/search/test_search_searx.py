@@ -82,6 +82,6 @@ async def test_a_server_that_is_gone_is_an_engine_that_is_lost(
     engine = SearxngSearch(server.url)
     assert await engine.search("Lin", 1)
     await asyncio.to_thread(server.close)
-    with pytest.raises(EngineLost, match="server cannot be used now .* check that it"):
+    with pytest.raises(EngineLost, match=r"server cannot be used now .* check that it"):
         await engine.search("Lin", 1)
     await engine.close()
