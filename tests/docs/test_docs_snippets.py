@@ -205,8 +205,8 @@ def test_other_servers_options_are_translated_to_ours() -> None:
 
 OF_OTHERS = {
     "--version", "--help", "--quiet", "--disable-pip-version-check", "--only-binary", "--platform",
-    "--implementation", "--abi", "--find-links", "--dest", "--requirement", "--local-dir",
-    "--install-completion", "--show-completion",
+    "--implementation", "--abi", "--find-links", "--dest", "--requirement", "--no-deps",
+    "--local-dir", "--install-completion", "--show-completion",
 }  # fmt: skip
 """Those of every command, pip's, those of the hub's command 'hf', and Typer's own."""
 

@@ -1,6 +1,7 @@
 """The names that ``quire.node`` exports: what an edge needs. Nothing here imports torch."""
 
 from quire.node.control.replaying import Divergence, ReplayReport, replay
+from quire.node.encoder_package import ENCODER_PACKAGE, installed_encoder
 from quire.node.latency import EngineLatencies, HistogramSnapshot
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
 from quire.node.models import ModelFiles, check_sources, read_model_files, resolve_source
@@ -22,6 +23,7 @@ from quire.node.tracing.reading import NodeTrace, TracedProgram, TraceReader, wa
 from quire.node.tracing.sending import SpanCounts
 
 __all__ = [
+    "ENCODER_PACKAGE",
     "SHIPPED_MODEL",
     "SHIPPED_READER",
     "BuiltIn",
@@ -55,6 +57,7 @@ __all__ = [
     "TraceReader",
     "TracedProgram",
     "check_sources",
+    "installed_encoder",
     "read_model_files",
     "replay",
     "resolve_source",

