@@ -40,8 +40,9 @@ def serve(options: ServeOptions) -> None:
         quire serve ~/models/Qwen3-0.6B --cluster-key-file cluster.key
     """
     configure_logging(options.log.log_level, log_requests=options.log.log_requests)
-    node, server = options.configs()
-    _run(node, server, options.workflows.applications(node))
+    named = options.workflows.named()
+    node, server = options.configs(named)
+    _run(node, server, options.workflows.applications(named, node))
 
 
 def _run(node: NodeConfig, server: ServerConfig, workflows: Applications | None) -> None:

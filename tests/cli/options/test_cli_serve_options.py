@@ -235,6 +235,22 @@ def test_without_options_the_defaults_hold(
     assert [node.sandbox for node in nodes] == [SandboxConfig()]
 
 
+def test_named_workflows_have_the_encoder_of_a_package_if_none_is_named(
+    capsys: pytest.CaptureFixture[str],
+    started: list[ServerConfig],
+    nodes: list[NodeConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("quire.cli.default_encoders.installed_encoder", lambda: tmp_path)
+    workflow = ("--workflow", "advanced-rag")
+    for asked in ((), workflow, (*workflow, "--encoder", "other")):
+        assert invoke(capsys, "serve", *asked).code == 0
+    found = [[(one.source, one.late_interaction) for one in node.encoders] for node in nodes]
+    package = str(tmp_path)
+    assert found == [[], [(package, False), (package, True)], [("other", False)]]
+
+
 @pytest.mark.parametrize("option", ["--session-ttl", "--write-timeout", "--body-timeout"])
 def test_times_of_nothing_are_refused(
     capsys: pytest.CaptureFixture[str], started: list[ServerConfig], option: str

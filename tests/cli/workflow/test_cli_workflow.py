@@ -177,7 +177,7 @@ def test_what_it_cannot_do_is_refused(
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
-    monkeypatch.setattr("quire.cli.workflow.checks.installed_encoder", lambda: None)
+    monkeypatch.setattr("quire.cli.default_encoders.installed_encoder", lambda: None)
     ran = invoke(capsys, "workflow", *arguments)
     assert ran.code == EXIT_ERROR
     assert message in " ".join(ran.err.split())
@@ -443,7 +443,7 @@ def test_the_node_of_a_run_has_what_its_options_say(tmp_path: Path) -> None:
 def test_without_encoder_the_one_of_a_package_is_used_where_it_is_needed(
     name: str, wanted: list[tuple[str, bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.cli.workflow.checks.installed_encoder", lambda: tmp_path)
+    monkeypatch.setattr("quire.cli.default_encoders.installed_encoder", lambda: tmp_path)
     app = find_application(name)
     encoders = WorkflowNodeOptions(own=OwnNodeOptions()).config(app).encoders
     assert [(one.name, one.late_interaction) for one in encoders] == wanted

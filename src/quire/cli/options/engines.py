@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.cli.configuration import data_address, encoder_configs, engine_configs, with_replicas
+from quire.cli.default_encoders import default_encoders
 from quire.cli.options import http as ho
 from quire.cli.options import scheduler as sco
 from quire.cli.options import shared as o
@@ -19,6 +21,7 @@ from quire.core.config import (
     KVTransportName,
 )
 from quire.core.ids import ModelId
+from quire.programs.workflow import App
 
 _DEFAULTS = EngineConfig(source="", name=ModelId(""))
 
@@ -47,14 +50,15 @@ class ModelOptions:
         named = engine_configs(self.models or (), self.model_name, shared, self.adapter or ())
         return with_replicas(named, replicas or ())
 
-    def encoders(self) -> tuple[EncoderConfig, ...]:
-        """Return the configurations of the encoders.
+    def encoders(self, named: Mapping[str, App]) -> tuple[EncoderConfig, ...]:
+        """Return the configurations of the encoders. ``named``: the workflows that are named.
 
         Raises:
             ConfigError: an option names no encoder, or no number.
         """
+        needed = [engine for app in named.values() for engine in app.used_engines]
         return encoder_configs(
-            self.encoder or (),
+            self.encoder or default_encoders(needed),
             self.encoder_instances or (),
             self.encoder_dtype,
             self.token_cache_bytes,

@@ -22,6 +22,7 @@ from quire.cli.options.scheduler import SchedulingOptions
 from quire.cli.profile.workflows import read_profiles
 from quire.core.config import NodeConfig, ServerConfig, TenantConfig
 from quire.core.kept_queries_config import KeptQueriesConfig
+from quire.programs.workflow import App
 from quire.programs.workflow.applications import APPLICATIONS, Applications, find_applications
 from quire.programs.workflow.template.keys import use_keys
 from quire.programs.workflow.template.profiles import use_profiles
@@ -65,16 +66,25 @@ class WorkflowOptions:
     workflow: po.Workflows = None
     profile: po.Profiles = None
 
-    def applications(self, node: NodeConfig) -> Applications | None:
-        """Return the workflows; None for all that are shipped, unchanged.
+    def named(self) -> Mapping[str, App]:
+        """Return the workflows that --workflow names; files are run for it.
 
         Raises:
-            ConfigError, InvalidArgument: a workflow does not exist, or a profile does not fit.
+            ConfigError, InvalidArgument: a workflow does not exist.
         """
-        if not self.workflow and not self.profile:
+        return find_applications(self.workflow or ())
+
+    def applications(self, named: Mapping[str, App], node: NodeConfig) -> Applications | None:
+        """Return the workflows that ``node`` serves: ``named``, or else those that are shipped;
+        None for these unchanged.
+
+        Raises:
+            ConfigError, InvalidArgument: a profile does not fit.
+        """
+        if not named and not self.profile:
             return None
         profiles = read_profiles(self.profile or (), node.engines, node.encoders)
-        found = find_applications(self.workflow or list(APPLICATIONS))
+        found = named or find_applications(list(APPLICATIONS))
         for app in found.values():
             use_profiles(use_keys(app, os.environ), profiles)
         return Applications.of(found)
@@ -146,23 +156,24 @@ class ServeOptions:
     sandbox: SandboxOptions
     log: LogOptions
 
-    def configs(self) -> tuple[NodeConfig, ServerConfig]:
-        """Return the configurations of the node and its server.
+    def configs(self, named: Mapping[str, App]) -> tuple[NodeConfig, ServerConfig]:
+        """Return the configurations of the node and its server. ``named``: the workflows that
+        --workflow names; without --encoder they have the encoder of an installed package.
 
         Raises:
             ConfigError: the options describe no node.
         """
         tenants = self.access.tenants_at(self.listen.host)
         cluster_key = self.exchange.cluster_key()
-        return self._node(tenants), self._server(cluster_key)
+        return self._node(tenants, named), self._server(cluster_key)
 
-    def _node(self, tenants: tuple[TenantConfig, ...]) -> NodeConfig:
+    def _node(self, tenants: tuple[TenantConfig, ...], named: Mapping[str, App]) -> NodeConfig:
         replicas = self.scheduling.sharing.replicas
         receives_at = self.exchange.receives_at(replicas)
         shared = self.engines.shared(receives_at, self.exchange.kv_transport)
         return NodeConfig(
             engines=self.models.engines(shared, replicas),
-            encoders=self.models.encoders(),
+            encoders=self.models.encoders(named),
             encoder_cache_bytes=self.models.encoder_cache_bytes,
             shared_results_bytes=self.models.shared_results_bytes,
             load_stall_timeout_s=self.models.load_stall_timeout,

