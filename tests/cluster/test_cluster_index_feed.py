@@ -17,7 +17,11 @@ PROMPT = [(7 * i) % 200 + 20 for i in range(300)]
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[list[RealNode]]:
+    """Each has computed a page, so a router that has heard of one follows the node's index."""
     with real_nodes(3) as nodes:
+        for node in nodes:
+            body = {"prompt": [19, *PROMPT[1:17]], "max_tokens": 1}
+            assert httpx.post(f"{node.peer.url}/v1/completions", json=body).status_code == 200
         yield nodes
 
 
