@@ -293,7 +293,11 @@ class ClusterProcesses:
 
 @asynccontextmanager
 async def cluster_processes(
-    num_nodes: int, kv_cache_bytes: str = "8MiB"
+    num_nodes: int,
+    kv_cache_bytes: str = "8MiB",
+    *,
+    probe_interval_s: float = 0.2,
+    probe_timeout_s: float = 1.0,
 ) -> AsyncIterator[ClusterProcesses]:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -316,7 +320,8 @@ async def cluster_processes(
         strategy = directory / "dividing.py"
         strategy.write_text(_STRATEGY.format(key=key, path=str(points.path), header=ROUND_HEADER))
         route = ["router", "--strategy", f"{strategy}:route", "--resume", *shared]
-        route += ["--probe-interval", "0.2", "--probe-timeout", "1", "--drain-timeout", "1"]
+        route += ["--probe-interval", str(probe_interval_s)]
+        route += ["--probe-timeout", str(probe_timeout_s), "--drain-timeout", "1"]
         for name, link in links.items():
             route += ["--node", "{}=http://{}:{}".format(name, *link.address)]
         router = QuireProcess("router", route, directory)
