@@ -24,8 +24,8 @@ NUM_TOKENS = 300
 """The number of tokens of each choice."""
 NUM_TOLD_BYTES = 100_000
 """The number of bytes that the router receives before the node is killed: the link passes no more.
-Each answer has more than twice as many. What else nodes say, 500 bytes a second, reaches this number
-only after minutes."""
+Each answer has more than twice as many. Whatever else a node says, 500 bytes a second, reaches this
+number only after minutes."""
 SHARED = {"model": MODEL, "temperature": 0.8, "seed": 7}
 CHAT = {
     "messages": [{"role": "user", "content": TEXT}],

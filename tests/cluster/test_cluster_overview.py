@@ -49,12 +49,14 @@ async def top(w: World, known: Snapshot | None = None) -> Snapshot:
     return await asyncio.to_thread(ask)
 
 
+def named(snapshot: Snapshot, name: str) -> list[dict[str, Any]]:
+    return [
+        row for row in snapshot.rows.values() if name in (row["id"], row["client_id"], row["name"])
+    ]
+
+
 def places(snapshot: Snapshot, name: str) -> list[str]:
-    return sorted(
-        row["node"]
-        for row in snapshot.rows.values()
-        if name in (row["id"], row["client_id"], row["name"])
-    )
+    return sorted(row["node"] for row in named(snapshot, name))
 
 
 def text_of(shown: Any) -> str:
@@ -82,7 +84,7 @@ async def test_top_shows_all_nodes_and_ends_what_is_marked_where_it_is(
         assert "real-0" in shown
         assert f"real-1/{MODEL}#0 ready" in shown
 
-        (marked,) = (row for row in known.rows.values() if row["node"] == "real-1")
+        (marked,) = (row for row in named(known, "the-same") if row["node"] == "real-1")
 
         def end() -> None:
             with NodeClient(w.url) as client:

@@ -114,3 +114,4 @@ async def test_one_stays_where_no_other_node_trusts_clients(unlike: list[RealNod
         program = await launched(c)
         answer = await c.w.http.post("/router/nodes/real-0/drain", headers=ADMIN_HEADERS)
         assert REFUSAL in answer.json()["programs_that_stay"][program]
+        await c.w.http.delete(f"/v1/programs/{program}")

@@ -70,11 +70,11 @@ def urls(*names: bytes) -> list[str]:
 
 async def generated(node: Microserving, prompt: list[int], *args: Any, **fields: Any) -> list[int]:
     fields = {"max_tokens": 6, "temperature": 0, "ignore_eos": True} | fields
-    tokens: list[int] = []
+    tokens: dict[int, list[int]] = {}  # by choice, whose chunks come in any order
     async for chunk in node.start_generate(prompt, *args, return_token_ids=True, **fields):
         for choice in chunk["choices"]:
-            tokens += choice.get("token_ids") or []
-    return tokens
+            tokens.setdefault(choice["index"], []).extend(choice.get("token_ids") or [])
+    return [token for index in sorted(tokens) for token in tokens[index]]
 
 
 @pytest.mark.parametrize(

@@ -20,20 +20,24 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Reference = Callable[[str], LlamaForCausalLM]
 SCHEMA = {"begin": "what is ", "dog": "the lazy dog is brown. ", "fox": "a fox jumps over. "}
+EXPORTED_BEFORE = {"begin": "who is ", "dog": "a brown dog is lazy. "}
+"""Of a test of its own, because what a module exports stays for others."""
 QUESTION = "the age of the dog"
 
 
-async def composed(node: Node, *prompts: tuple[list[str], str]) -> list[dict[str, Any]]:
+async def composed(
+    node: Node, *prompts: tuple[list[str], str], schema: dict[str, str] = SCHEMA
+) -> list[dict[str, Any]]:
     """Each prompt's tokens, positions, owners of positions, answer and imported modules."""
 
     async def program(api: Api) -> list[dict[str, Any]]:
-        modules = place(api, SCHEMA)
+        modules = place(api, schema)
         found = []
         for names, question in prompts:
             made = await compose(api, modules, names, question, 16)
             answer, imported = made.tokens, made.imported
             tokens, positions, owner = [], [], []
-            for name in [one for one in SCHEMA if one in names]:
+            for name in [one for one in schema if one in names]:
                 tokens += modules[name].tokens
                 first = modules[name].position
                 positions += range(first, first + len(modules[name].tokens))
@@ -89,8 +93,9 @@ async def test_modules_are_composed_as_under_a_mask(tiny: Node, reference: Refer
 
 async def test_later_programs_import_what_earlier_ones_exported(tiny: Node) -> None:
     both = (["begin", "dog"], QUESTION)
-    (first,) = await composed(tiny, both)
-    (second,) = await composed(tiny, both)
+    (first,) = await composed(tiny, both, schema=EXPORTED_BEFORE)
+    (second,) = await composed(tiny, both, schema=EXPORTED_BEFORE)
+    assert first["imported"] == []
     assert second["imported"] == ["begin", "dog"]
     assert second["answer"] == first["answer"]
 
