@@ -173,12 +173,12 @@ class Client:
         async with httpx.AsyncClient(base_url=self._url, timeout=PATIENCE_S, verify=False) as http:
             if not self.asked.streams:
                 answer = await http.post(self.asked.path, json=body, headers=headers)
-                _check_met(answer.status_code, answer.text)
+                check_met(answer.text)
                 assert answer.status_code == 200, answer.text
                 return _text_of(answer.json())
             async with http.stream("POST", self.asked.path, json=body, headers=headers) as said:
                 if said.status_code != 200:
-                    _check_met(said.status_code, (await said.aread()).decode())
+                    check_met((await said.aread()).decode())
                 assert said.status_code == 200, (await said.aread()).decode()
                 async for line in said.aiter_lines():
                     await self._hear(line)
@@ -190,7 +190,9 @@ class Client:
         if not line.startswith("data: "):
             return
         event = {} if line.endswith("[DONE]") else msgspec.json.decode(line[6:], type=dict)
-        assert "error" not in event, event
+        if "error" in event:
+            check_met(line)
+            raise AssertionError(event)
         text = _text_of(event) if event else ""
         ends = not event or event.get("type") in _LAST
         if text or ends:
@@ -199,14 +201,16 @@ class Client:
                 self.has_tokens.notify_all()
 
 
-def _check_met(status: int, text: str) -> None:
-    """Raise ``NotMet`` if the router has refused a request because no node at all has answered it
-    in time: no fault of a round does that, a busy machine may."""
-    num_dead = text.count(" dead (no answer to /health within")
-    if status == 503 and num_dead and num_dead == text.count("node-"):
+def check_met(text: str) -> None:
+    """Raise ``NotMet`` if the router has refused a request, or given its answer up, because no node
+    at all has answered it in time: no fault of a round does that, a busy machine may."""
+    _, _, nodes = text.partition(_NO_ENGINE)
+    num_dead = nodes.count(" dead (no answer to /health within")
+    if num_dead and num_dead == nodes.count("node-"):
         raise NotMet(text)
 
 
+_NO_ENGINE = "no engine takes this request now: "
 _MAX_TRIES = 60
 _MAX_ATTEMPTS, _OTHER_PROMPTS = 3, 1_000_000
 _LAST = ("message_stop", "response.completed", "response.incomplete")

@@ -26,7 +26,7 @@ def settled(rate: float, num_answers: int, cost: float = 1.0, most: float = 0.5)
     for _ in range(NUM_REQUESTS):
         now += random.expovariate(rate)
         waiting = [one for one in ends if one > now]
-        share = shares.next(len(waiting), num_answers, cost)
+        share = shares.next(len(waiting), num_answers, cost=cost)
         found.append(share)
         ends = [*waiting, max([now, *waiting]) + 1 - share]
     return found[NUM_REQUESTS // 2 :]
@@ -66,13 +66,62 @@ def test_it_changes_slowly() -> None:
     assert max(abs(one - other) for one, other in pairwise(found)) < 0.01
 
 
+def deviations(num_more: float, num_answers: int) -> float:
+    """How far the share of one request lies from that of the request before it, if it finds
+    ``num_more`` and ``num_answers`` where others found 1 and 4."""
+    shares = ShareByLoad(0.5)
+    for _ in range(NUM_REQUESTS):
+        usual = shares.next(2, 4, 1.0)
+    return shares.next(2, num_answers, num_more) - usual
+
+
+def test_a_request_levels_what_it_finds() -> None:
+    assert deviations(1.0, 4) == pytest.approx(0, abs=0.01)
+    assert deviations(1.25, 4) == pytest.approx(0.4 * 0.25, abs=0.01)
+    assert deviations(0.75, 4) == pytest.approx(-0.4 * 0.25, abs=0.01)
+    assert deviations(1.0, 6) == pytest.approx(-0.4 * 2 * 0.15, abs=0.02)
+
+
+def test_levelling_is_within_the_limits_too() -> None:
+    shares = ShareByLoad(0.5)
+    assert 0 < shares.next(2, 4) < 0.5
+    assert shares.next(2, 4, 9.0) == 0.5
+    assert shares.next(2, 4, -9.0) == 0
+
+
+def test_levelling_leaves_the_mean_share_as_it_is() -> None:
+    random = Random(2)
+    level, bursts = ShareByLoad(0.5), ShareByLoad(0.5)
+    without = [level.next(2, 4) for _ in range(NUM_REQUESTS)][NUM_REQUESTS // 2 :]
+    with_it = [bursts.next(2, 4, random.uniform(-0.3, 0.3)) for _ in range(NUM_REQUESTS)]
+    assert mean(with_it[NUM_REQUESTS // 2 :]) == pytest.approx(mean(without), abs=0.01)
+
+
+def test_what_both_engines_owe_decides_how_a_prompt_is_levelled() -> None:
+    sender, receiver = TrialEngine("p"), TrialEngine("d")
+
+    def share(owed: int, num_own: int) -> float:
+        balanced = Balanced(ratio=-1.0)
+        balanced.num_sending[sender.name] = 2
+        receiver.load = 4  # type: ignore[misc]
+        for _ in range(100):
+            balanced.share(sender, receiver, 1000)
+        with balanced.owing(sender, owed), balanced.owing(receiver, num_own):
+            return balanced.share(sender, receiver, 1000)
+
+    usual = share(0, 0)
+    assert share(200, 0) == pytest.approx(usual + 0.4 * 0.2, abs=0.01)
+    assert share(200, 200) == pytest.approx(usual, abs=0.01)
+    assert share(0, 200) == pytest.approx(usual - 0.4 * 0.2, abs=0.01)
+
+
 def test_a_strategy_asks_with_what_it_has_sent_and_what_engines_tell() -> None:
     balanced = Balanced(ratio=-1.0)
     sender, receiver = TrialEngine("p"), TrialEngine("d")
     sender.prompt_token_s = 1e-3
     with ExitStack() as owing:
         for _ in range(3):
-            owing.enter_context(balanced.owing(sender, receiver, 100))
+            owing.enter_context(balanced.sending(sender, receiver, 100))
         equal = Balanced(ratio=-1.0, max_ratio=0.5)
         equal.num_sending, receiver.prompt_token_s = balanced.num_sending, 1e-3
         same = equal.share(sender, receiver)

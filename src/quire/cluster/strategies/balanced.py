@@ -25,6 +25,7 @@ class Balanced:
     num_prefill: int = 1
     max_ratio: float = 0.5
     owed: Counter[str] = field(default_factory=Counter, init=False)
+    """Tokens of prompts that each engine has to compute."""
     num_sending: Counter[str] = field(default_factory=Counter, init=False)
     num_awaited: Counter[str] = field(default_factory=Counter, init=False)
     """Requests of each generating engine whose tokens are still to come: they are among its load,
@@ -41,16 +42,19 @@ class Balanced:
         if not (decode and request.is_divisible):
             return await receiver.send(request)
         sender = min(prefill, key=lambda engine: self.owed[engine.name])
-        share = self.share(sender, receiver, len(prefill) / len(decode))
         num_tokens = len(await least_used_of(prefill).prompt_tokens(request))
-        end = num_tokens - max(1, int(share * num_tokens))
-        with ExitStack() as sending:
-            sending.enter_context(self.owing(sender, receiver, end))
+        share = self.share(sender, receiver, num_tokens, len(prefill) / len(decode))
+        num_own = max(1, int(share * num_tokens))
+        end = num_tokens - num_own
+        with self.owing(receiver, num_own), ExitStack() as sending:
+            sending.enter_context(self.sending(sender, receiver, end))
             return await handed_over(request, sender, receiver, end, lambda _: sending.close())
 
-    def share(self, sender: Engine, receiver: Engine, num_senders: float = 1.0) -> float:
-        """Return the share of a prompt that ``receiver`` computes. ``num_senders``: the number of
-        sending engines for each generating engine."""
+    def share(
+        self, sender: Engine, receiver: Engine, num_tokens: int = 1, num_senders: float = 1.0
+    ) -> float:
+        """Return the share of a prompt of ``num_tokens`` that ``receiver`` computes.
+        ``num_senders``: the number of sending engines for each generating engine."""
         if self.ratio >= 0:
             return min(1.0, self.ratio)
         # pieces of prompts beside decodes look too cheap: the step takes its time anyway
@@ -58,18 +62,30 @@ class Balanced:
         cost = max(1.0, receives_s / sends_s) if sends_s and receives_s else 1.0
         num_before = self.num_sending[sender.name]
         num_answers = max(0, receiver.load - self.num_awaited[receiver.name])
-        return self.by_load.next(num_before, num_answers, cost, num_senders)
+        num_more = (self.owed[sender.name] - self.owed[receiver.name]) / max(1, num_tokens)
+        return self.by_load.next(
+            num_before, num_answers, num_more, cost=cost, num_senders=num_senders
+        )
 
     @contextmanager
-    def owing(self, sender: Engine, receiver: Engine, num_tokens: int) -> Iterator[None]:
-        """Count ``num_tokens`` of a prompt that ``sender`` has to compute for ``receiver``, until
-        the context is left."""
-        self.owed[sender.name] += num_tokens
+    def sending(self, sender: Engine, receiver: Engine, num_tokens: int) -> Iterator[None]:
+        """Count a request whose first ``num_tokens`` ``sender`` has to compute for ``receiver``,
+        until the context is left."""
         self.num_sending[sender.name] += 1
         self.num_awaited[receiver.name] += 1
         try:
-            yield
+            with self.owing(sender, num_tokens):
+                yield
         finally:
             self.num_awaited[receiver.name] -= 1
             self.num_sending[sender.name] -= 1
-            self.owed[sender.name] -= num_tokens
+
+    @contextmanager
+    def owing(self, engine: Engine, num_tokens: int) -> Iterator[None]:
+        """Count ``num_tokens`` of a prompt that ``engine`` has to compute, until the context is
+        left."""
+        self.owed[engine.name] += num_tokens
+        try:
+            yield
+        finally:
+            self.owed[engine.name] -= num_tokens

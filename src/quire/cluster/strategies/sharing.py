@@ -5,8 +5,11 @@ request itself, and for all requests behind it until the queue is empty. If jobs
 length and the engine is busy for a share u of its time, these are u (2 - u) / 2 (1 - u)^2 requests.
 A generating engine has no queue. One token more for it delays the request itself and each answer
 that it generates at that time; the longer answers take, the more are delayed. At the best share the
-saved and the lost time are equal. The share changes slowly, because a share that oscillates costs
-more than one that is slightly wrong.
+saved and the lost time are equal.
+
+This share is for the mean load, and changes slowly. Arrivals come in bursts, and then one engine
+has more to do than usual while the other has less: each request levels a part of this difference.
+It is measured against its own mean, so levelling leaves the mean share as it is.
 
 The load is the mean of what arriving requests find at the engines. Since arrivals are independent,
 this equals the mean over time, so no clock is read.
@@ -19,6 +22,13 @@ import math
 _SMOOTHING = 0.02
 _NUM_BISECTIONS = 20
 
+_LEVELLED = 0.4
+"""The part of a difference that a request levels. Half of it would level all: what moves is less
+here and more there. By the time that a prompt is computed some of the difference has gone."""
+
+_ANSWER = 0.15
+"""What an unfinished answer weighs against a prompt that is to be computed."""
+
 
 class ShareByLoad:
     """``most``: the largest share. Learns from about the last hundred requests."""
@@ -28,15 +38,23 @@ class ShareByLoad:
         self._num_seen = 0
         self._num_before = 0.0
         self._num_answers = 0.0
+        self._difference = 0.0
         self._share = 0.0
 
     def next(
-        self, num_before: int, num_answers: int, cost: float = 1.0, num_senders: float = 1.0
+        self,
+        num_before: int,
+        num_answers: int,
+        num_more: float = 0.0,
+        *,
+        cost: float = 1.0,
+        num_senders: float = 1.0,
     ) -> float:
         """Return the share for a request that finds ``num_before`` others at the prefill engine and
-        ``num_answers`` at the generating engine. ``cost``: the cost of a prompt token at the
-        generating engine divided by that at the prefill engine; ``num_senders``: prefill engines
-        for each generating engine."""
+        ``num_answers`` at the generating engine. ``num_more``: how many prompts like its own the
+        prefill engine has to compute, less those that the generating engine has to; ``cost``: the
+        cost of a prompt token at the generating engine divided by that at the prefill engine;
+        ``num_senders``: prefill engines for each generating engine."""
         self._num_seen += 1
         weight = max(_SMOOTHING, 1 / self._num_seen)
         self._num_before += weight * (num_before - self._num_before)
@@ -52,7 +70,10 @@ class ShareByLoad:
             else:
                 high = middle
         self._share += weight * (low - self._share)
-        return self._share
+        difference = num_more - _ANSWER * num_answers
+        self._difference += weight * (difference - self._difference)
+        levelling = _LEVELLED * (difference - self._difference)
+        return min(self._most, max(0.0, self._share + levelling))
 
 
 def _saved(busy: float) -> float:

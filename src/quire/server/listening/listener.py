@@ -22,6 +22,7 @@ from quire.server.listening.connections import ConnectionTable
 from quire.server.listening.gathered_writes import GatheredWrites
 from quire.server.listening.open_files import MAX_CONNECTIONS, max_connections
 from quire.server.listening.simple_clients import SimpleClientsProtocol
+from quire.server.listening.websocket_protocol import WebSocketProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ def make_listener(
         uvicorn.Config(
             app,
             http=protocol,
-            ws="websockets-sansio",
+            ws=WebSocketProtocol,
             lifespan="on" if has_lifespan else "off",
             log_config=None,
             access_log=False,
