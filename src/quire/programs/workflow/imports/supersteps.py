@@ -24,7 +24,7 @@ DEFAULT_RECURSION_LIMIT = 10_007
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StepRun:
     """A run of ``node`` in step ``number``. ``sent``: what it gets in place of the state."""
 
     node: str
@@ -54,13 +54,13 @@ class Superstep:
     arrived: Mapping[Join, frozenset[str]]
     deferred: frozenset[str]
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[StepRun]:
         """Return the runs of the next step: those on the state by name, then those that were
         sent."""
         number = self.number + 1
-        pulled = [Run(one, number, (number, 0, one), self.state) for one in sorted(self.pulled)]
+        pulled = [StepRun(one, number, (number, 0, one), self.state) for one in sorted(self.pulled)]
         return pulled + [
-            Run(node, number, (number, 1, place), self.state, SentInput(given))
+            StepRun(node, number, (number, 1, place), self.state, SentInput(given))
             for place, (node, given) in enumerate(self.sent)
         ]
 
@@ -106,7 +106,7 @@ class Supersteps:
         """Return the nodes of the step that follows the runs that have ``ended``, or the output."""
         return self._grown(self._behind(superstep, list(ended.values())))
 
-    async def run(self, **given: Run) -> EndedRun:
+    async def run(self, **given: StepRun) -> EndedRun:
         """Run a node."""
         (run,) = given.values()
         runs = NodeRuns(self._shape, run.node, anywhere=True)
@@ -138,7 +138,7 @@ class Supersteps:
         deferred = (before.deferred - before.pulled) | (reached & self._deferred)
         pulled = (reached | full) - self._deferred - {END}
         sent = tuple(sent for one in ended for sent in one.leads.sent)
-        if not pulled and not sent:  # what was sent does not count: deferred nodes run beside it
+        if not pulled:  # what was sent does not count: deferred nodes run beside it
             pulled = deferred | (full & self._deferred)
         return Superstep(before.number + 1, state, pulled, sent, arrived, deferred)
 
