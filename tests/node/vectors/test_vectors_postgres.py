@@ -129,6 +129,49 @@ async def test_nodes_that_connect_again_delete_nothing_of_one_another(postgres: 
         await asyncio.to_thread(store.close)
 
 
+@pytest.mark.parametrize("lost", ["the first", "the last"])
+async def test_a_node_that_loses_one_connection_keeps_its_rows(postgres: str, lost: str) -> None:
+    """It does not notice, and no restart of the database tells others to be careful."""
+    import psycopg
+
+    store = vector_store(postgres, None)
+    await store.put(OWN, ROWS)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        order = "" if lost == "the first" else "DESC"
+        ended = connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "  # type: ignore[arg-type]
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() "
+            f"ORDER BY backend_start {order} LIMIT 1"
+        )
+        assert ended.fetchall() == [(True,)]
+    starting = vector_store(postgres, None)
+    assert await starting.names(OWN.tenant) == []
+    await asyncio.to_thread(starting.close)
+    assert len((await store.search(OWN, ROWS.vectors, 1))[0]) == 1
+    await asyncio.to_thread(store.close)
+
+
+async def test_the_database_does_not_end_connections_of_an_idle_node(postgres: str) -> None:
+    import psycopg
+
+    store = vector_store(postgres, None)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("ALTER ROLE CURRENT_USER SET idle_session_timeout = '1h'")
+        try:
+            await store.put(OWN, ROWS)
+        finally:
+            connection.execute("ALTER ROLE CURRENT_USER RESET idle_session_timeout")
+    shown = await store._run(  # type: ignore[attr-defined]
+        lambda connection: connection.execute("SHOW idle_session_timeout").fetchone()
+    )
+    own = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    held = await store._run(  # type: ignore[attr-defined]
+        lambda connection: connection.execute(own).fetchone()
+    )
+    assert (shown, held) == (("0",), (1,))
+    await asyncio.to_thread(store.close)
+
+
 async def test_a_node_that_has_made_no_call_since_the_database_restarted_keeps_its_rows(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,8 @@
 """``PostgresStore``: collections in a PostgreSQL database with pgvector, searched without an index.
 
 Each collection is a table of the schema ``quire`` with a number as its name; the table
-``collections`` has the numbers by tenant and name. A node holds a lock in the database as long as
-it lives. Collections of programs whose node holds no lock belonged to a node that was killed; the
+``collections`` has the numbers by tenant and name. Each connection of a node holds its lock in the
+database. Collections of programs whose node holds no lock belonged to a node that was killed; the
 next node that starts deletes them. A restart of the database ends the locks of living nodes, which
 take them again with their next call: what is older than the restart stays for a day behind it.
 """

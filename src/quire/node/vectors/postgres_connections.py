@@ -1,6 +1,6 @@
 """``PostgresConnections``: the connections of one node's store to its database.
 
-Owns how long a call may take and the lock by which other nodes know that this one lives. Must not
+Owns how long a call may take, and the lock by which other nodes know that this one lives. Must not
 know what the calls do. With ``postgres``, the only module that imports psycopg.
 """
 
@@ -30,6 +30,11 @@ ANSWER_S = STATEMENT_S + 10
 not end a statement itself."""
 CLOSE_S = 10
 """The most seconds for which a store that is closed waits for calls that have begun."""
+KEEPALIVE_S = 60
+_NEVER_IDLE = """
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'
+"""
+"""A database before PostgreSQL 14 has no such setting."""
 LOCK_KEY = "hashtextextended('quire node ' || %s, 0)"
 _TIMED_OUT = 0
 """What psycopg sends to a generator that it waits for if nothing has arrived for a while."""
@@ -59,8 +64,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 class PostgresConnections:
-    """A connection for each thread that asks for one, and one that holds the lock of ``node``.
-    ``prepare`` is called with the latter when it is new."""
+    """A connection for each thread that asks for one, and one that is kept: ``prepare`` is called
+    with it when it is new. Each holds the lock of ``node``, which so outlasts the loss of any."""
 
     def __init__(self, address: str, node: str, prepare: Callable[[Any], None]) -> None:
         self._address, self._node, self._prepare = address, node, prepare
@@ -88,7 +93,7 @@ class PostgresConnections:
         return found
 
     def check_keeper(self) -> None:
-        """Ask the connection that holds the lock, so that it is known whether it was lost, too: a
+        """Ask the connection that is kept, so that it is known whether it was lost, too: a
         connection notices this only when it is used."""
         with self._lock, suppress(psycopg.Error):
             if self._keeper is not None and not self._keeper.closed:
@@ -107,24 +112,33 @@ class PostgresConnections:
         self._open, self._keeper = [], None
 
     def _kept(self) -> BoundedConnection:
-        """Return a connection that holds the lock of the node."""
+        """Return a connection with which ``prepare`` was called."""
         connection = self._connected()
-        self._limit(connection, ANSWER_S)
         try:
             self._prepare(connection)
-            connection.execute(f"SELECT pg_advisory_lock({LOCK_KEY})", (self._node,))
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _connected(self) -> BoundedConnection:
+        """Return a connection that holds the lock, and that neither the database nor a firewall
+        ends because the node is idle."""
         if monotonic() > self._closes_at:
             raise psycopg.OperationalError("the node is stopping")
         options = f"-c statement_timeout={STATEMENT_S * 1000} -c client_min_messages=warning"
-        return BoundedConnection.connect(
-            self._address, autocommit=True, connect_timeout=CONNECT_S, options=options
-        )
+        connection = BoundedConnection.connect(
+            self._address, autocommit=True, connect_timeout=CONNECT_S, options=options,
+            keepalives_idle=KEEPALIVE_S,
+        )  # fmt: skip
+        self._limit(connection, ANSWER_S)
+        try:
+            connection.execute(_NEVER_IDLE)
+            connection.execute(f"SELECT pg_advisory_lock_shared({LOCK_KEY})", (self._node,))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _limit(self, connection: BoundedConnection, seconds: float = CONNECT_S) -> None:
         ends_at = monotonic() + seconds

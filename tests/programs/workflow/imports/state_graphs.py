@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 try:
     from langgraph.graph import StateGraph
+    from langgraph.managed import IsLastStep, RemainingSteps
     from langgraph.types import Command as ItsCommand
     from langgraph.types import Send as ItsSend
 except ImportError:
-    StateGraph = ItsCommand = ItsSend = None
+    StateGraph = ItsCommand = ItsSend = IsLastStep = RemainingSteps = None
 
 
 class Runnable:
@@ -29,7 +30,10 @@ class Runnable:
         self.func_accepts = {name: None for name in parameters if name in ("runtime", "config")}
 
     async def ainvoke(self, state: Any, config: Any = None) -> Any:
-        given = {"config": config} if "config" in self.func_accepts else {}
+        known = {"config": config}
+        if "runtime" in self.func_accepts:
+            known["runtime"] = config["configurable"]["__pregel_runtime"]
+        given = {name: known[name] for name in self.func_accepts}
         if inspect.iscoroutinefunction(self._function):
             return await self._function(state, **given)
         return await asyncio.to_thread(self._function, state, **given)
@@ -77,16 +81,16 @@ class Branch(NamedTuple):
 class PretendedGraph:
     def __init__(self, schema: type) -> None:
         self.input_schema = self.output_schema = schema
+        hints = typing.get_type_hints(schema, include_extras=True)
+        self.managed = {name: one for name, hint in hints.items() if (one := _managed(hint))}
         self.channels = {
-            name: _channel(hint)
-            for name, hint in typing.get_type_hints(schema, include_extras=True).items()
+            name: _channel(hint) for name, hint in hints.items() if name not in self.managed
         }
-        self.schemas = {schema: self.channels}
+        self.schemas = {schema: {**self.channels, **self.managed}}
         self.nodes: dict[str, Spec] = {}
         self.edges: set[tuple[str, str]] = set()
         self.waiting_edges: set[tuple[tuple[str, ...], str]] = set()
         self.branches: dict[str, dict[str, Branch]] = defaultdict(dict)
-        self.managed: dict[str, Any] = {}
 
     def add_node(
         self, name: str, function: Callable[..., Any], *, destinations: Any = (), **fields: Any
@@ -99,6 +103,9 @@ class PretendedGraph:
         else:
             self.waiting_edges.add((tuple(start), end))
 
+    def compile(self) -> PretendedCompiled:
+        return PretendedCompiled(self)
+
     def add_conditional_edges(
         self,
         start: str,
@@ -108,6 +115,28 @@ class PretendedGraph:
         if isinstance(path_map, list):
             path_map = {one: one for one in path_map}
         self.branches[start][path.__name__] = Branch(Runnable(path), path_map, self.input_schema)
+
+
+class PretendedCompiled(NamedTuple):
+    builder: PretendedGraph
+    config: Any = None
+
+    def with_config(self, config: Any) -> PretendedCompiled:
+        return PretendedCompiled(self.builder, config)
+
+
+class IsLastStepManager:
+    pass
+
+
+class RemainingStepsManager:
+    pass
+
+
+def _managed(hint: Any) -> type | None:
+    """What gives the key its value in each step, or None."""
+    made = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
+    return next((one for one in made if getattr(one, "__name__", "").endswith("Manager")), None)
 
 
 def _channel(hint: Any) -> Any:
@@ -123,8 +152,17 @@ class Parts(NamedTuple):
     graph: Any
     send: Any
     command: Any
+    last: Any
+    remaining: Any
 
 
-PRETENDED = Parts(PretendedGraph, Send, Command)
-PARTS = [PRETENDED, *([] if StateGraph is None else [Parts(StateGraph, ItsSend, ItsCommand)])]
+PRETENDED = Parts(
+    PretendedGraph,
+    Send,
+    Command,
+    typing.Annotated[bool, IsLastStepManager],
+    typing.Annotated[int, RemainingStepsManager],
+)
+ITS_OWN = Parts(StateGraph, ItsSend, ItsCommand, IsLastStep, RemainingSteps)
+PARTS = [PRETENDED, *([] if StateGraph is None else [ITS_OWN])]
 graph_classes: list[Any] = [PretendedGraph, *([] if StateGraph is None else [StateGraph])]

@@ -239,14 +239,6 @@ def branching_beside(parts: Parts) -> Any:
     return graph
 
 
-def reached_twice(parts: Parts) -> Any:
-    graph = graph_of(
-        parts.graph, ("__start__", "a"), ("a", "b"), ("b", "c"), a=put("a"), b=put("b"), c=put("c")
-    )
-    graph.add_conditional_edges("a", lambda state: "c", ["c", "__end__"])
-    return graph
-
-
 def returning(made: Callable[[Parts], Any]) -> Callable[[Parts], Any]:
     def make(parts: Parts) -> Any:
         graph = graph_of(parts.graph, ("__start__", "a"), ("a", "b"), b=put("b"))
@@ -277,7 +269,6 @@ def sending_elsewhere(parts: Parts) -> Any:
     [
         (reading_beside, "told reads 'found', which beside sets in an earlier step, and no edge"),
         (branching_beside, "b reads 'num', which beside sets in an earlier step, and no edge"),
-        (reached_twice, "'c' is reached from a in step 2 and from b in step 3: LangGraph would"),
         (returning(lambda parts: parts.command(goto="a")), r"goes to 'a', and does not say so: .*"
          r"Command\[Literal\['a'\]\]"),
         (returning(lambda parts: parts.command(goto="b", graph="__parent__")),

@@ -2,39 +2,37 @@
 
 Owns the way from nodes and edges to tools that wait for each other. LangGraph runs in supersteps:
 all nodes of a step end before one of the next begins. Here a node begins when those before it have
-ended. LangGraph is not imported; the attributes of its graph object are read.
+ended, if each node can run in one step alone; other graphs, as those with a loop, run in supersteps
+here, too. LangGraph is not imported; the attributes of its graph object are read.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.engines.engine import Engine
+from quire.programs.workflow.imports.graph_shape import END, START, Branch, GraphShape
 from quire.programs.workflow.imports.shared_state import MISSING, Key
-from quire.programs.workflow.imports.state_graph_nodes import (
-    END,
-    START,
-    Branch,
-    GraphShape,
-    StateGraphNode,
-    finishing,
-)
+from quire.programs.workflow.imports.state_graph_nodes import StateGraphNode, finishing
+from quire.programs.workflow.imports.supersteps import Supersteps
 from quire.programs.workflow.template.app import App, Node
 
+_DESCRIPTION = "A graph of LangGraph."
 _PARTS = ("nodes", "edges", "branches", "waiting_edges", "channels", "schemas")
 _UNUSED: Mapping[str, tuple[Any, str]] = {
     "retry_policy": (None, "leave it out, and repeat what may fail inside the node"),
     "cache_policy": (None, "leave it out"),
-    "defer": (False, "leave it out; add_edge([...], node) waits for several nodes"),
     "timeout": (None, "leave it out; --deadline-s limits the query"),
     "is_error_handler": (False, "catch the error inside the node that raises it"),
     "error_handler_node": (None, "leave it out, and catch the error inside the node"),
 }
 """The fields of a node that nothing here acts on: the only value of each, and the remedy."""
+_MANAGED = ("IsLastStepManager", "RemainingStepsManager")
 _COMPILED: Mapping[str, str] = {
     "interrupt_before_nodes": "a query runs to its end: ask before it, and give the answer in "
     "its state",
@@ -45,10 +43,6 @@ _COMPILED: Mapping[str, str] = {
     "cache": "compile the graph without it",
     "step_timeout": "leave it out; --deadline-s limits the query",
 }
-_LOOP = (
-    "a graph here has none: call the whole graph from a function of a tool "
-    "(await graph.ainvoke(...)), or write the loop as a growth"
-)
 
 
 def is_state_graph(found: object) -> bool:
@@ -57,43 +51,56 @@ def is_state_graph(found: object) -> bool:
     return all(hasattr(built, part) for part in _PARTS)
 
 
-def import_state_graph(found: Any, name: str) -> App:
+def import_state_graph(found: Any, name: str, *, supersteps: bool = False) -> App:
     """Make the application of a ``StateGraph``, compiled or not.
 
-    Its one input ``state`` is the graph's input, its result ``result`` the graph's output. Each
-    node runs at most once, or once for each input that is sent to it.
-
+    Its one input ``state`` is the graph's input, its result ``result`` the graph's output. If each
+    node can run in one step alone, a node waits for the nodes before it and for no other.
+    ``supersteps``: it waits for all nodes of the step before, as in LangGraph.
 
     Raises:
-        InvalidArgument: a loop, or something that nothing here acts on; the error names the remedy.
+        InvalidArgument: something that nothing here acts on; the error names the remedy.
     """
     if hasattr(found, "builder"):
         _check_compiled(found)
     built = getattr(found, "builder", found)
-    shape = _shape(built, getattr(found, "config", None))
-    before = _parents(shape)
-    order = _ordered(before)
-    _check_steps(shape, before, order)
+    shape = _shape(built, _config(getattr(found, "config", None)))
+    order = None if supersteps else _order(shape)
+    return _in_supersteps(shape, name) if order is None else _in_order(shape, name, order)
+
+
+def _in_supersteps(shape: GraphShape, name: str) -> App:
+    runs = Supersteps(shape, _called)
+    functions = {_called(one): runs.run for one in shape.specs}
+    tool = Engine("tool", config={"functions": functions})
+    growth = Engine("growth", config={"functions": runs.functions()})
+    app = App(name, [tool, growth], _DESCRIPTION)
+    app.update_template([runs.growth(("state",))])
+    return app
+
+
+def _in_order(shape: GraphShape, name: str, order: Mapping[str, list[str]]) -> App:
+    """``order``: the nodes before each node, which come first."""
     functions: dict[str, Callable[..., Awaitable[Any]]] = {}
-    for one in order:
-        node = StateGraphNode(shape, one, {_ended(name): name for name in before[one]})
+    for one, before in order.items():
+        node = StateGraphNode(shape, one, {_ended(name): name for name in before})
         functions[_called(one)] = node.run
     functions["finish"] = finishing(shape)
     tool = Engine("tool", config={"functions": functions})
     nodes = [
         Node(
             tool,
-            {"state": "object", **{_ended(parent): "object" for parent in before[one]}},
+            {"state": "object", **{_ended(parent): "object" for parent in before}},
             {_ended(one): "object"},
             config={"function": _called(one)},
             name=_called(one),
         )
-        for one in order
+        for one, before in order.items()
     ]
     inputs = {"state": "object", **{_ended(one): "object" for one in order}}
     config = {"function": "finish", "pure": True}
     nodes.append(Node(tool, inputs, {"result": "object"}, config=config, name="finish"))
-    app = App(name, [tool], "A graph of LangGraph.")
+    app = App(name, [tool], _DESCRIPTION)
     app.update_template(nodes)
     return app
 
@@ -111,10 +118,12 @@ def _ended(node: str) -> str:
 
 def _shape(built: Any, config: Any) -> GraphShape:
     keys = {name: _key(name, one) for name, one in built.channels.items()}
-    if getattr(built, "managed", None):
+    managed = {name: one.__name__ for name, one in getattr(built, "managed", {}).items()}
+    unknown = [name for name, kind in managed.items() if kind not in _MANAGED]
+    if unknown:
         raise InvalidArgument(
-            f"the state has the managed values {', '.join(built.managed)}, which nothing here "
-            "manages: take them out of the state"
+            f"the state has the managed values {', '.join(unknown)}, which nothing here manages: "
+            "take them out of the state (IsLastStep and RemainingSteps are there)"
         )
     for name, node in built.nodes.items():
         _check_node(name, node)
@@ -139,6 +148,7 @@ def _shape(built: Any, config: Any) -> GraphShape:
     return GraphShape(
         specs=built.nodes,
         keys=keys,
+        managed=managed,
         schemas=schemas,
         input_schema=built.input_schema,
         output_schema=built.output_schema,
@@ -163,13 +173,7 @@ def _check_edge(starts: Any, end: str, names: list[str]) -> None:
 def _branches(built: Any, one: str, whole: Any) -> list[Branch]:
     found = []
     for name, branch in built.branches.get(one, {}).items():
-        if branch.ends is None:
-            raise InvalidArgument(
-                f"the branch {name!r} of {one} does not say where it may lead: annotate what "
-                "it returns with Literal[...], or give add_conditional_edges a path_map",
-                param=one,
-            )
-        for end in branch.ends.values():
+        for end in (branch.ends or {}).values():
             _check_edge([one], end, [START, *built.nodes])
         found.append(Branch(name, branch.path, branch.ends, branch.input_schema or whole))
     return found
@@ -200,12 +204,27 @@ def _check_node(name: str, node: Any) -> None:
                 f"the node {name!r} sets {field}, which nothing here acts on: {remedy}", param=name
             )
     takes = set(getattr(node.runnable, "func_accepts", ())) - {"config"}
-    if takes:
+    if takes and _default_runtime() is None:
         raise InvalidArgument(
             f"the node {name!r} takes {', '.join(sorted(takes))} beside the state, which is not "
             "there here: take it from the state",
             param=name,
         )
+
+
+def _config(config: Any) -> Any:
+    """Return the configuration that nodes get: with LangGraph's runtime of a graph that has no
+    context and no store, where a node's function may ask for one."""
+    runtime = _default_runtime()
+    if runtime is None:
+        return config
+    config = dict(config or {})
+    config["configurable"] = {**config.get("configurable", {}), "__pregel_runtime": runtime}
+    return config
+
+
+def _default_runtime() -> Any:
+    return getattr(sys.modules.get("langgraph.runtime"), "DEFAULT_RUNTIME", None)
 
 
 def _check_compiled(found: Any) -> None:
@@ -219,6 +238,30 @@ def _check_compiled(found: Any) -> None:
 # -- order -------------------------------------------------------------------------------------
 
 
+def _order(shape: GraphShape) -> dict[str, list[str]] | None:
+    """Return the nodes before each node, in an order in which they come first; None if a node may
+    run in several steps, or if its step is asked for."""
+    if shape.managed or any(getattr(one, "defer", False) for one in shape.specs.values()):
+        return None
+    before = _parents(shape)
+    try:
+        order = list(TopologicalSorter(before).static_order())
+    except CycleError:
+        return None
+    steps: dict[str, set[int]] = {START: {0}}
+    for one in order:
+        found = steps.setdefault(one, set())
+        for parent in before[one]:
+            if one in shape.targets(parent):
+                found |= {step + 1 for step in steps[parent]}
+        for starts, end in shape.joins:
+            if end == one and all(steps[name] for name in starts):
+                found.add(max(step for name in starts for step in steps[name]) + 1)
+        if len(found) > 1:
+            return None
+    return {one: before[one] for one in order}
+
+
 def _parents(shape: GraphShape) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {one: set() for one in shape.edges}
     for start in shape.edges:
@@ -228,31 +271,3 @@ def _parents(shape: GraphShape) -> dict[str, list[str]]:
         if end != END:
             found[end] |= starts
     return {one: sorted(parents) for one, parents in found.items()}
-
-
-def _ordered(before: Mapping[str, list[str]]) -> list[str]:
-    try:
-        return list(TopologicalSorter(before).static_order())
-    except CycleError as exc:
-        raise InvalidArgument(
-            f"the nodes {' -> '.join(exc.args[1])} form a loop: {_LOOP}", param=exc.args[1][0]
-        ) from exc
-
-
-def _check_steps(shape: GraphShape, before: Mapping[str, list[str]], order: list[str]) -> None:
-    """Refuse a node that edges without a condition reach in different steps."""
-    steps: dict[str, int] = {START: 0}
-    for one in order:
-        certain = {
-            steps[parent] + 1: parent
-            for parent in before[one]
-            if parent in steps and one in shape.edges[parent]
-        }
-        for starts, end in shape.joins:
-            if end == one and starts <= steps.keys():
-                last = max(starts, key=lambda name: steps[name])
-                certain[steps[last] + 1] = last
-        if len(certain) > 1:
-            raise shape.twice(one, certain)
-        for step in certain:
-            steps[one] = step

@@ -83,12 +83,25 @@ def state_of(
     """Return the state after ``given`` and ``updates``, without the keys that have no value.
 
     Raises:
+        InvalidArgument: see ``updated``.
+    """
+    first = {name: copy(key.first) for name, key in keys.items() if key.first is not MISSING}
+    begun = Update((-1,), "the input", frozenset(), given)
+    return updated(keys, first, [begun, *updates.values()])
+
+
+def updated(
+    keys: Mapping[str, Key], state: Mapping[str, Any], updates: Iterable[Update]
+) -> dict[str, Any]:
+    """Return the state that ``updates`` make of ``state``.
+
+    Raises:
         InvalidArgument: an update of a key that is not there, or two of the same step that
             overwrite one key.
     """
-    state = {name: copy(key.first) for name, key in keys.items() if key.first is not MISSING}
+    state = dict(state)
     writers: dict[str, Update] = {}
-    for update in [Update((-1,), "the input", frozenset(), given), *updates.values()]:
+    for update in updates:
         for name, value in update.values.items():
             _set(state, keys, update, name, value)
             before = writers.get(name)
@@ -137,7 +150,8 @@ def check_reads(updates: Mapping[Place, Update]) -> None:
             for name in sorted(reader.read & writer.values.keys()):
                 raise InvalidArgument(
                     f"{reader.node} reads {name!r}, which {writer.node} sets in an earlier step, "
-                    f"and no edge leads from {writer.node} to {reader.node}: add one, or give "
-                    f"{reader.node} an input_schema without {name!r}",
+                    f"and no edge leads from {writer.node} to {reader.node}: add one, give "
+                    f"{reader.node} an input_schema without {name!r}, or import the graph with "
+                    "supersteps=True",
                     param=name,
                 )
