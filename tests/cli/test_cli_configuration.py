@@ -81,6 +81,7 @@ def test_what_a_tenant_searches_is_relative_to_the_file(
         ("[tenants.a]\nkeys = ['x']\ntotals = {max_page = 1}", "unknown totals max_page;"),
         ("[tenants.a]\nkeys = ['x']\ntotals = {max_pages = -1}", "max_pages of a tenant's totals"),
         ("[tenants.a]\nkeys = ['']", "empty API key"),
+        ("[tenants.a]\nkeys = ['ä']", "no request can carry"),
         ("[tenants.a]\nkeys = ['x']\n[tenants.b]\nkeys = ['x']", "a and b have the same API key"),
     ],
 )

@@ -38,6 +38,15 @@ def test_the_shipped_model_and_named_directories(
     assert other == [tmp_path.name, "qwen3", "28", "64", "40960", "3", "MiB", "model"]
 
 
+def test_named_directories_are_described_also_beside_the_address_of_a_node(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QUIRE_URL", "http://127.0.0.1:1")
+    ran = invoke(capsys, "models", str(tmp_path / "none"))
+    assert ran.code != 0
+    assert "config.json" in ran.out + ran.err
+
+
 def test_what_a_configuration_does_not_say_is_a_question_mark(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from quire.client import Client, LaunchSettings, QuerySettings
 from quire.client.requests import launch_body, query_body
-from quire.core.errors import InvalidArgument
+from quire.core.errors import ConfigError, InvalidArgument
 from quire.server.schemas.programs import LaunchRequest
 from quire.server.schemas.workflows import QueryRequest
 
@@ -46,3 +46,9 @@ async def test_an_unknown_setting_is_refused_by_name() -> None:
             await node.launch("react", sed=3)  # type: ignore[call-arg]
         with pytest.raises(InvalidArgument, match="either program"):
             await node.run("react", code="x")
+
+
+@pytest.mark.parametrize("key", ["ä", "two\nlines", "two\0", " before", "behind "])
+def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(key: str) -> None:
+    with pytest.raises(ConfigError, match="no request can carry"):
+        Client("http://127.0.0.1:1", api_key=key)

@@ -10,16 +10,16 @@ from importlib import import_module
 import pytest
 
 from quire.core.errors import InvalidArgument
-from quire.programs.package import (
+from quire.core.program_files import (
     MARK,
     MAX_FILES,
-    PackageModules,
     check_files,
     files_of,
     is_package,
     module_parts,
     package_code,
 )
+from quire.programs.package import PackageModules
 
 FILES = {
     "main.py": "import pkg_one",

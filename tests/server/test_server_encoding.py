@@ -85,6 +85,7 @@ def test_a_text_that_is_too_long_is_refused_or_cut(http: httpx.Client) -> None:
     answer = http.post("/v1/embeddings", json=long)
     assert answer.status_code == 400
     assert "sequence 1 has 82 tokens, but 'embedder' reads 64" in answer.text
+    assert answer.json()["error"]["param"] == "input"
     for limit, num_tokens in ((-1, 64), (5, 5), (1000, 64)):
         answer = http.post("/v1/embeddings", json={**long, "truncate_prompt_tokens": limit})
         assert answer.json()["usage"]["prompt_tokens"] == 3 + num_tokens

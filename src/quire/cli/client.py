@@ -33,7 +33,7 @@ class NodeClient:
         """Make a client, which connects at the first request.
 
         Raises:
-            ConfigError: ``url`` is no HTTP address.
+            ConfigError: ``url`` is no HTTP address, or a header cannot carry ``api_key``.
         """
         self.url = node_url(url)
         self.headers = key_headers(api_key)

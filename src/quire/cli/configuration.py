@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from quire.client.wire import key_headers
 from quire.core.config import (
     TOKEN_CACHE_BYTES,
     AdapterConfig,
@@ -187,7 +188,7 @@ def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[Tenant
     line.
 
     Raises:
-        ConfigError: the file cannot be read, or two tenants share a key.
+        ConfigError: the file cannot be read, two tenants share a key, or no client can send one.
     """
     found = [] if api_keys_file is None else _read_tenants(api_keys_file)
     if api_keys or not found:
@@ -197,6 +198,7 @@ def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[Tenant
         for key in tenant.api_keys:
             if not key:
                 raise ConfigError(f"tenant {tenant.id} has an empty API key: remove it")
+            key_headers(key)  # one that no client can send is refused here
             if owners.setdefault(key, tenant.id) != tenant.id:
                 raise ConfigError(
                     f"tenants {owners[key]} and {tenant.id} have the same API key: "

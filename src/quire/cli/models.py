@@ -50,6 +50,7 @@ def models(
     The column 'served as' says how 'quire serve' takes a directory: as a model (quire serve
     DIRECTORY) or as an encoder (--encoder DIRECTORY). For a directory that cannot be served the
     reason is printed, and the exit status is 1. Unknown keys of its configuration are named.
+    Directories are read on this machine, whatever --url says.
 
     Examples:
 
@@ -59,7 +60,7 @@ def models(
 
         quire models --url http://127.0.0.1:8000
     """
-    if url is not None:
+    if url is not None and not directories:
         _list_served(url, api_key)
         return
     named = [path.expanduser() for path in directories or []]

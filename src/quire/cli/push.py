@@ -12,9 +12,9 @@ from quire.cli.client import NodeClient
 from quire.cli.console import escaped, output, table
 from quire.cli.options.shared import DEFAULT_URL, ApiKey, Url
 from quire.cli.process_table import SHORT_ID_CHARS
-from quire.cli.programs.code import read_program
 from quire.cli.programs.own_places import own_places
 from quire.cli.programs.sending import sending
+from quire.client.requests import read_code
 
 
 def push(
@@ -48,7 +48,7 @@ def push(
         if delete is not None:
             output().print(f"deleted {node.delete_upload(delete)['id']}")
         for file in files or ():
-            code = read_program(file)
+            code = read_code(file)
             with own_places(str(file)), sending(node, file):
                 pushed = node.push(code)
             output().print(f"{pushed['name']} {pushed['id']}")

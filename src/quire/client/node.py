@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -45,7 +46,7 @@ class Client:
         """Make a client, which connects at the first request.
 
         Raises:
-            ConfigError: ``url`` is no HTTP address.
+            ConfigError: ``url`` is no HTTP address, or a header cannot carry ``api_key``.
         """
         self._url = node_url(url)
         self._headers = key_headers(api_key)
@@ -71,13 +72,14 @@ class Client:
         return list((await self._call("GET", "/v1/programs/library"))["data"])
 
     async def push(self, code: str | bytes | Path) -> dict[str, Any]:
-        """Upload a program, to be launched by name: Python text, a WebAssembly module, or the path
-        of a file with either.
+        """Upload a program, to be launched by name: Python text, a WebAssembly module, the path of
+        a file with either, or that of a folder with a ``main.py``.
 
         Raises:
-            InvalidArgument: it is not a program, or the file cannot be read.
+            InvalidArgument: it is not a program, or cannot be read.
         """
-        body = code_body(read_code(code))
+        read = await asyncio.to_thread(read_code, code)  # pip may download what a folder requires
+        body = code_body(read)
         return await self._call("POST", "/v1/programs/uploads", body, CODE_TIMEOUT)
 
     async def uploads(self) -> list[dict[str, Any]]:
@@ -103,7 +105,7 @@ class Client:
                 is missing, unknown, or of the wrong type.
             UnknownHandle: no program has that name.
         """
-        body = launch_body(program, args, settings)
+        body = await asyncio.to_thread(launch_body, program, args, settings)
         launched = await self._call("POST", "/v1/programs", body, CODE_TIMEOUT)
         return RemoteProgram(self, str(launched["id"]))
 
@@ -121,7 +123,7 @@ class Client:
             ProgramCancelled: it was cancelled.
             QuotaExceeded: it used more than it may.
         """
-        body = launch_body(program, args, settings)
+        body = await asyncio.to_thread(launch_body, program, args, settings)
         return result_of(await self._call("POST", "/v1/programs", body | {"wait": True}, FOR_EVER))
 
     async def workflows(self) -> list[dict[str, Any]]:

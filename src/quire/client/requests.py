@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from quire.client.folder import files_in
 from quire.client.wire import code_body
 from quire.core.errors import InvalidArgument
+from quire.core.program_files import package_code
 
 
 class LaunchSettings(TypedDict, total=False):
@@ -17,8 +19,8 @@ class LaunchSettings(TypedDict, total=False):
     named: Mapping[str, Any] | None
     """Arguments of the program by name: strings or other JSON values."""
     code: str | bytes | Path | None
-    """The program itself, in place of a name: Python text, a WebAssembly module, or the path of a
-    file with either."""
+    """The program itself, in place of a name: Python text, a WebAssembly module, the path of a file
+    with either, or that of a folder with a ``main.py``."""
     seed: int | None
     """Seed of ``api.random`` in the program; by default the node chooses one."""
     priority: int | None
@@ -68,8 +70,8 @@ def launch_body(
 
     Raises:
         TypeError: there is no such keyword argument.
-        InvalidArgument: neither or both of ``program`` and ``code`` are given, or a file cannot be
-            read.
+        InvalidArgument: neither or both of ``program`` and ``code`` are given, or see
+            ``read_code``.
     """
     given = _given("launch", settings, LaunchSettings)
     code = given.pop("code", None)
@@ -94,24 +96,23 @@ def query_body(query: Mapping[str, Any] | None, settings: QuerySettings) -> dict
 
 
 def read_code(code: str | bytes | Path) -> bytes:
-    """Return the code of a program: the text or module itself, or the content of the file.
+    """Return the code of a program: the text or module itself, the content of the file, or that of
+    the folder as one text. What the folder's ``requirements.txt`` names is downloaded by pip.
 
     Raises:
-        InvalidArgument: the file cannot be read, or is a folder.
+        InvalidArgument: it cannot be read, or see ``files_in``.
     """
     if isinstance(code, str):
         return code.encode("utf-8", "surrogatepass")
     if isinstance(code, bytes):
         return code
-    if code.is_dir():
-        raise InvalidArgument(
-            f"{code} is a folder, and code is one file: 'quire push {code}' sends a folder, whose "
-            "program is then launched by its name"
-        )
     try:
-        return code.read_bytes()
+        return package_code(files_in(code)) if code.is_dir() else code.read_bytes()
     except OSError as exc:
-        raise InvalidArgument(f"{code} cannot be read: {exc}") from exc
+        raise InvalidArgument(
+            f"{code} cannot be read: {exc.strerror or exc}; name a Python file, a .wasm "
+            "module or a folder"
+        ) from exc
 
 
 def _given(method: str, settings: Mapping[str, Any], known: type) -> dict[str, Any]:

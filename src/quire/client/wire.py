@@ -43,7 +43,20 @@ def node_url(url: str) -> str:
 
 
 def key_headers(api_key: str | None) -> dict[str, str]:
-    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    """Return the headers that carry ``api_key``.
+
+    Raises:
+        ConfigError: it has a character that no header can carry.
+    """
+    if api_key is None:
+        return {}
+    wrong = next((one for one in api_key if not " " <= one <= "~"), None)
+    if wrong is not None or api_key != api_key.strip():
+        what = "a space at an end" if wrong is None else f"the character {wrong!r}"
+        raise ConfigError(
+            f"the API key has {what}, which no request can carry: use printable ASCII characters"
+        )
+    return {"authorization": f"Bearer {api_key}"}
 
 
 def program_path(public_id: str) -> str:

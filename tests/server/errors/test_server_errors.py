@@ -525,6 +525,7 @@ def test_a_tool_that_only_a_service_runs_is_told_so(
         ("/v1/chat/completion", "there is /v1/chat/completions"),
         ("/completion", "there is /v1/completions"),
         ("/embedding", "there is /v1/embeddings"),
+        ("/v1/programs/prog-1/attach", "it is a WebSocket"),
         ("/", "/ui shows the node in a browser"),
         ("/" + "a" * 50_000, "/openapi.json has all of them"),
     ],
@@ -546,7 +547,28 @@ def test_the_openai_package_knows_the_errors(client: openai.OpenAI) -> None:
             model=MODEL, messages=[{"role": "user", "content": "x" * 2000}]
         )
     assert bad.value.code == "context_length_exceeded"
+    assert bad.value.param == "messages"
     assert "2004 tokens, but the context of 'scripted' holds 1024" in bad.value.message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "x" * 2000}, "prompt"),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 5000}, "prompt"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 900}], "max_tokens": 500},
+            "messages",
+        ),
+        ("/v1/responses", {"input": "x" * 2000}, "input"),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_named(
+    http: httpx.Client, path: str, body: dict[str, object], param: str
+) -> None:
+    error = http.post(path, json=body).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
 
 
 @pytest.mark.parametrize(

@@ -1,56 +1,14 @@
-"""A folder on this machine as a program: its files, those of its wheels, and its requirements.
-
-Owns which files of a folder are part of the program. Nothing of it runs here, except in
-``load_folder``, which is for programs that are trusted.
-"""
+"""A folder on this machine as a trusted program, which runs in this process."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import zipfile
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from quire.client.folder import check_pure, walk
 from quire.core.errors import InvalidArgument
-from quire.core.scratch import ScratchDirectory
+from quire.core.program_files import MAIN, check_files, module_parts
 from quire.programs.inferlet import Inferlet, load_inferlet
-from quire.programs.package import MAIN, MAX_FILES, check_files, module_parts
-
-REQUIREMENTS = "requirements.txt"
-MAX_BYTES = 16 << 20
-"""The most bytes of all files together; a node limits uploads by its own ``--max-upload-bytes``."""
-_NATIVE = {".so", ".pyd", ".dylib", ".dll"}
-_LEFT_OUT = {"__pycache__", "tests", "test", "node_modules"}
-_PURE = "-none-any.whl"
-
-
-def files_in(folder: Path) -> dict[str, str]:
-    """Return the texts of the program in ``folder``, by path: its modules, and those of the wheels
-    that lie there or that its ``requirements.txt`` names.
-
-    Hidden files, ``__pycache__``, tests and files that are no Python are left out.
-
-    Raises:
-        InvalidArgument: it has no ``main.py``, a module hides one of the standard library, it is
-            too large, or it needs code that is not Python.
-    """
-    found = GatheredTexts(f"{folder}")
-    for path in _walk(folder):
-        shown = path.relative_to(folder).as_posix()
-        if path.suffix in _NATIVE:
-            raise _native(shown)
-        if path.suffix == ".py":
-            found.add(shown, path.read_bytes())
-        elif path.suffix == ".whl":
-            _add_wheel(found, path)
-    if (folder / REQUIREMENTS).is_file():
-        with ScratchDirectory("wheels") as wheels:
-            _download(folder, wheels.path)
-            for wheel in sorted(wheels.path.glob("*.whl")):
-                _add_wheel(found, wheel)
-    check_files(found.texts)
-    return found.texts
 
 
 def load_folder(folder: Path) -> Inferlet:
@@ -58,12 +16,10 @@ def load_folder(folder: Path) -> Inferlet:
     modules as under ``python main.py``; its requirements must be installed.
 
     Raises:
-        InvalidArgument: see ``files_in`` and ``load_inferlet``.
+        InvalidArgument: see ``quire.client.folder.files_in`` and ``load_inferlet``.
     """
     folder = folder.resolve()
-    own = {
-        path.relative_to(folder).as_posix(): "" for path in _walk(folder) if path.suffix == ".py"
-    }
+    own = {path.relative_to(folder).as_posix(): "" for path in walk(folder) if path.suffix == ".py"}
     check_files(own)
     for name in sorted({module_parts(path)[0] for path in own if path != MAIN}):
         if name in sys.modules:
@@ -71,95 +27,8 @@ def load_folder(folder: Path) -> Inferlet:
                 f"{folder} has a module {name!r}, and another one of this name is loaded already: "
                 "rename it, or run it with --sandbox"
             )
-    wheels = sorted(path for path in _walk(folder) if path.suffix == ".whl")
+    wheels = sorted(path for path in walk(folder) if path.suffix == ".whl")
     for wheel in wheels:
-        _check_pure(wheel)
+        check_pure(wheel)
     sys.path[:0] = [str(folder), *map(str, wheels)]
     return load_inferlet(folder / MAIN)
-
-
-class GatheredTexts:
-    """The texts of a program, bounded in number and size. ``where``: the name of the whole in
-    errors."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._num_bytes = 0
-        self.texts: dict[str, str] = {}
-
-    @property
-    def room(self) -> int:
-        """Number of bytes that may still be added."""
-        return MAX_BYTES - self._num_bytes
-
-    def add(self, path: str, content: bytes) -> None:
-        """Add a file. Raises ``InvalidArgument`` if there are too many, if it is no UTF-8, or if
-        its path is there already."""
-        self._num_bytes += len(content)
-        if self._num_bytes > MAX_BYTES or len(self.texts) >= MAX_FILES:
-            raise InvalidArgument(
-                f"{self._where} is more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB: leave out "
-                "what the program does not import"
-            )
-        if path in self.texts:
-            raise InvalidArgument(f"{path} is in {self._where} twice: keep one of them")
-        try:
-            self.texts[path] = content.decode("utf-8-sig")
-        except UnicodeDecodeError as exc:
-            raise InvalidArgument(f"{path} is no UTF-8 text: {exc}") from exc
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the files of the program, in order; links are not followed."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name in _LEFT_OUT or path.is_symlink():
-            continue
-        if path.is_dir():
-            if not (path / "pyvenv.cfg").exists():
-                yield from _walk(path)
-        else:
-            yield path
-
-
-def _add_wheel(found: GatheredTexts, wheel: Path) -> None:
-    _check_pure(wheel)
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            for entry in archive.infolist():
-                name = PurePosixPath(entry.filename)
-                if name.suffix in _NATIVE:
-                    raise _native(f"{wheel.name}/{name}")
-                if name.suffix != ".py" or name.parts[0].endswith((".dist-info", ".data")):
-                    continue
-                with archive.open(entry) as file:  # never more than fits, whatever size it states
-                    found.add(entry.filename, file.read(found.room + 1))
-    except (zipfile.BadZipFile, OSError, RuntimeError) as exc:
-        raise InvalidArgument(f"{wheel.name} is no wheel that can be read: {exc}") from exc
-
-
-def _check_pure(wheel: Path) -> None:
-    if not wheel.name.endswith(_PURE):
-        raise _native(wheel.name)
-
-
-def _native(what: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"{what} is code of one platform, and a program is pure Python wherever it runs: take a "
-        f"package whose wheel ends in {_PURE}"
-    )
-
-
-def _download(folder: Path, target: Path) -> None:
-    """Download the wheels of what ``folder`` requires, and of what that requires, with the pip of
-    this Python."""
-    command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-        "--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none",
-        f"--find-links={folder}", f"--dest={target}", "--requirement", str(folder / REQUIREMENTS),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InvalidArgument(
-            f"what {folder / REQUIREMENTS} names cannot be had as pure Python wheels: "
-            f"{done.stderr.strip()[-600:]}"
-        )

@@ -310,8 +310,10 @@ class Flow:
         elif entry.error is None:
             entry.error = error
 
-    def _end_failed(self, entry: Entry, error: ErrorRecord) -> None:
-        entry.move(CommandState.FAILED)
+    def _end_failed(
+        self, entry: Entry, error: ErrorRecord, state: CommandState = CommandState.FAILED
+    ) -> None:
+        entry.move(state)
         entry.error = error
         entry.program.failed.add(entry.id)
         self._holdings.undo_allocation(entry)
@@ -322,7 +324,6 @@ class Flow:
 
     def _tell_failure(self, entry: Entry, error: ErrorRecord) -> None:
         if entry.on_end is not None:
-            entry.error = error
             entry.on_end(entry)
         elif not entry.is_answered:
             untold = entry.run.untold() if isinstance(entry.run, DecodeRun) else None
@@ -335,13 +336,7 @@ class Flow:
         if entry.state is _STARTED:
             entry.program.num_running -= 1
         entry.queue.remove(entry)
-        entry.move(CommandState.CANCELLED)
-        entry.program.failed.add(entry.id)
-        self._holdings.undo_allocation(entry)
-        if entry.freed:
-            self._holdings.keep_orphans(entry)
-        self._tell_failure(entry, cancelled(entry.id, reason).record())
-        self._settle(entry)
+        self._end_failed(entry, cancelled(entry.id, reason).record(), CommandState.CANCELLED)
         self._retire(entry.queue)
 
     def cancel(self, entry: Entry, reason: str) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
@@ -22,11 +23,13 @@ from quire.programs.services import mcp_protocol as protocol
 
 GRACE_S = 2.0
 _SHOWN = 200
-"""Characters of an invalid line that are logged."""
+"""Characters that are logged of an invalid line, and of the last lines of standard error."""
 _MAX_SHOWN_LINES = 20
 """Invalid lines of one process that are logged."""
 _LINES_AT_ONCE = 64
 """Lines that are read before other tasks get a turn: a server may send without end."""
+_NUM_LAST_LINES = 5
+"""Lines of standard error that are repeated when the process ends by itself."""
 _DEAF = "it did not read what it was sent"
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
@@ -49,6 +52,7 @@ class McpProcess:
         self._verdict: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_invalid = 0
+        self._last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
         self._process: asyncio.subprocess.Process
         self._watch: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
@@ -197,8 +201,12 @@ class McpProcess:
             killer.cancel()
             self._signal(signal.SIGKILL)  # processes that it has started and left behind
             await log
-            self._verdict = self._verdict or _how(code)
-            self._log.info("ended: %s", self._verdict)
+            if self._verdict is None:
+                self._verdict = _how(code)
+                shown = "".join(f"\n  {line}" for line in self._last_lines)
+                self._log.warning("ended: %s%s", self._verdict, shown)
+            else:
+                self._log.info("ended: %s", self._verdict)
             self.ended.set()
             for answer in self._waiting.values():
                 if not answer.done():
@@ -257,7 +265,9 @@ class McpProcess:
                 line = b"(a line too long to keep)"
             if not line:
                 return
-            self._log.info("%s", line.decode("utf-8", "replace").rstrip())
+            text = line.decode("utf-8", "replace").rstrip()
+            self._log.info("%s", text)
+            self._last_lines.append(text[:_SHOWN])
 
     def _end(self, verdict: str) -> None:
         self._verdict = self._verdict or verdict

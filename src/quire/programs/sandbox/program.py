@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from quire.core.ids import ProgramForm
+from quire.core.program_files import MARK
 from quire.core.quotas import Quotas
 from quire.programs.capabilities import Capabilities
-from quire.programs.package import MARK
 from quire.programs.sandbox.messages import Manifest
 
 WASM_MAGIC = b"\0asm"

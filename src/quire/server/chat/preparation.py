@@ -22,6 +22,7 @@ from quire.server.chat.images import ImageReader
 from quire.server.chat.parsing import Reading
 from quire.server.chat.prompt import ChatPrompt, TemplateInput
 from quire.server.context import ServerContext, context_of
+from quire.server.errors.prompt_field import prompt_field
 from quire.server.grammar_fields import check_grammar
 from quire.server.planning import Reporting, check_num_choices, completion_request
 from quire.server.requests.identity import priority_of
@@ -67,7 +68,8 @@ async def prepare_chat(
     if grammar is not None:
         await check_grammar(request, grammar, source)
     conversation = _conversation(body, messages, images.files)
-    prompt = await context.renderer.render(model, conversation)
+    with prompt_field("messages"):
+        prompt = await context.renderer.render(model, conversation)
     prompt = _truncated(prompt, body, model)
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     # a forced call always has the format of the grammar
@@ -80,18 +82,19 @@ async def prepare_chat(
         tools,
         drops_calls=bool(tools) and body.tool_choice == "none",
     )
-    generation = completion_request(
-        body,
-        model,
-        prompt.token_ids,
-        body.limit(),
-        default_max_tokens=_default_max_tokens(model) if at_most is None else at_most,
-        grammar=grammar,
-        reporting=Reporting(num_logprobs, body.prompt_logprobs),
-        priority=priority_of(body),
-        images=prompt.images,
-        shown_special=marker_tokens(dialect, model.tokenizer, tools=reading.finds_calls),
-    )
+    with prompt_field("messages"):
+        generation = completion_request(
+            body,
+            model,
+            prompt.token_ids,
+            body.limit(),
+            default_max_tokens=_default_max_tokens(model) if at_most is None else at_most,
+            grammar=grammar,
+            reporting=Reporting(num_logprobs, body.prompt_logprobs),
+            priority=priority_of(body),
+            images=prompt.images,
+            shown_special=marker_tokens(dialect, model.tokenizer, tools=reading.finds_calls),
+        )
     return PreparedChat(model, prompt, generation, reading, turns_of(messages), num_logprobs)
 
 

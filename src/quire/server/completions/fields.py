@@ -21,6 +21,7 @@ from quire.server.answers.frame import new_frame
 from quire.server.chat.constraint import structured_grammar
 from quire.server.completions.format import CompletionsFormatter, CompletionsOptions, EchoedPrompt
 from quire.server.context import context_of
+from quire.server.errors.prompt_field import prompt_field
 from quire.server.grammar_fields import check_grammar
 from quire.server.planning import (
     GenerationPlan,
@@ -63,7 +64,10 @@ async def completion_plan(
         prompts = await asyncio.to_thread(_prompts, model, texts, body.add_special_tokens)
     else:
         prompts = [_known_prompt(model, text) for text in texts if not isinstance(text, str)]
-    requests = [change(_request(body, model, prompt, grammar, num_generated)) for prompt in prompts]
+    with prompt_field("prompt"):
+        requests = [
+            change(_request(body, model, prompt, grammar, num_generated)) for prompt in prompts
+        ]
     telling = told_stream(request, model)
     frame = new_frame(model) if telling is None else telling.frame
     formatter = CompletionsFormatter(frame, model.tokenizer, prompts, _options(body))

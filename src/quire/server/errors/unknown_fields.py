@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from quire.server.schemas.other_names import our_name, why_not_served
+from quire.server.schemas.other_names import our_name, same_in, why_not_served
 
 _MAX_LISTED = 16
 _MAX_MISTYPED_CHARS = 100
@@ -32,8 +32,10 @@ def instead_of(param: str, fields: Sequence[str]) -> str:
     """Return the message for the unknown field ``param``; ``fields``: those of the whole body."""
     if instead := our_name(param):
         return f"no such parameter; write {instead}"
-    if reason := why_not_served(param):
+    if reason := why_not_served(param, fields):
         return f"not served here: {reason}; leave it out"
+    if same := same_in(param, fields):
+        return f"no such parameter; write {same}"
     if not {".", "["} & set(param):
         near = get_close_matches(param[:_MAX_MISTYPED_CHARS], fields, n=1, cutoff=0.75)
         if near:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -65,6 +66,12 @@ _OF_OTHER_KINDS = {
 }
 """Beginnings of routes of other APIs, each with what to use instead."""
 
+_ATTACH = re.compile("/v1/programs/[^/]+/attach")
+_A_WEBSOCKET = (
+    "it is a WebSocket (ws:// and wss:// URLs); /v1/programs/{program}/events has the messages of "
+    "the program over HTTP, /v1/programs/{program}/signal takes messages"
+)
+
 
 def meant_by(routes: Sequence[APIRoute], path: str) -> str | None:
     """Return a hint for a path that is nearly that of a route: base URLs are copied from other
@@ -73,6 +80,8 @@ def meant_by(routes: Sequence[APIRoute], path: str) -> str | None:
         return "/ui shows the node in a browser, /openapi.json has all routes"
     known = {route.path for route in routes}
     plain = path.rstrip("/")
+    if _ATTACH.fullmatch(plain):
+        return _A_WEBSOCKET
     for meant in (plain, f"/v1{plain}", plain.removeprefix("/v1")):
         if meant != path and meant in known:
             return (

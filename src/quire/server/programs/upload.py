@@ -16,11 +16,11 @@ from typing import Protocol
 from quire.core.config import ServerConfig
 from quire.core.errors import Forbidden, InvalidArgument, UnknownHandle
 from quire.core.ids import TenantId
+from quire.core.program_files import is_package, package_code
 from quire.core.scratch import ScratchDirectory
 from quire.node.programs.uploads import UploadTable
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import LIBRARY, suggestion
-from quire.programs.package import is_package, package_code
 from quire.programs.sandbox.program import GuestProgram, is_module
 from quire.programs.workflow.applications import Applications
 from quire.server.schemas.programs import LaunchRequest, UploadRequest
@@ -68,8 +68,8 @@ async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgr
         upload = await asyncio.to_thread(sandbox.uploads.find, name, tenant)
     except UnknownHandle as exc:
         raise UnknownHandle(
-            f"no program {name!r}{suggestion(name)}: GET /v1/programs/library lists what is "
-            "shipped; push your own first (quire push FILE)",
+            f"no program {name!r}{suggestion(name)} is shipped or uploaded: 'quire run --list' and "
+            "GET /v1/programs/library list the shipped ones; push your own first (quire push FILE)",
             param="program",
         ) from exc
     return upload.program

@@ -19,6 +19,7 @@ from quire.server.answers.resuming.going_on import ResumableAnswer
 from quire.server.chat.preparation import PreparedChat, prepare_chat, render_chat
 from quire.server.context import caller_of, context_of
 from quire.server.errors.errors import HttpError
+from quire.server.errors.prompt_field import prompt_field
 from quire.server.events import EventStyle, as_it_is
 from quire.server.planning import GenerationPlan, told_stream
 from quire.server.requests.strict_json import GENERATED_HEADER
@@ -102,7 +103,8 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
     if asked is None:
         history = b"" if telling is None else telling.history
         asked = _asked_elsewhere(history) if history else _asked(request, body)
-    chat, messages = await _prepare(request, body, asked.messages)
+    with prompt_field("input"):
+        chat, messages = await _prepare(request, body, asked.messages)
     if telling is not None and _is_at_its_node(body):
         telling = replace(telling, history=_told(asked))
     frame = new_frame(chat.model) if telling is None else telling.frame

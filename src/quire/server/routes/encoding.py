@@ -27,6 +27,7 @@ from quire.node.encoders.requests import (
 )
 from quire.server.context import context_of
 from quire.server.encoding import rows_of
+from quire.server.errors.prompt_field import prompt_field
 from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.encoding import (
     EmbeddingList,
@@ -45,9 +46,10 @@ async def create_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     """A vector for each text or sequence of token ids."""
     encoder = context_of(request).node.encoder(body.model, "embedding")
     check_dimensions(encoder, body.dimensions)
-    sequences = await text_sequences(
-        encoder, body.inputs(), body.truncate_prompt_tokens, body.prompt_name
-    )
+    with prompt_field("input"):
+        sequences = await text_sequences(
+            encoder, body.inputs(), body.truncate_prompt_tokens, body.prompt_name
+        )
     rows = await rows_of(request, encoder, sequences)
     answer = {
         "object": "list",

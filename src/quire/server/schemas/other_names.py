@@ -5,6 +5,8 @@ Such a field is refused like every unknown field; the error names the field to u
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 _CONSTRAINTS = {
     # vLLM, formerly
     "guided_json": "json",
@@ -56,15 +58,47 @@ _NOT_SERVED = {
     "vllm_xargs": "there are no plugins that would use them",
     # OpenAI
     "audio": "answers are text",
+    "context_management": (
+        "the server compacts no conversations (at /v1/responses truncation auto drops the oldest "
+        "turns)"
+    ),
     "moderation": "there is no moderation",
     "prediction": "predicted outputs are not supported",
     "web_search_options": "the server runs no tools: send a function, and run its calls yourself",
 }
 
 
-def why_not_served(field: str) -> str | None:
-    """Return why a field of other servers is not supported here; ``None`` for any other field."""
+_NO_PROMPTS = "the server stores no prompts: send the text in instructions and input"
+"""Said of ``prompt`` at ``/v1/responses``, where OpenAI takes a stored prompt by its id."""
+
+_SAME = (
+    ("messages", "input", "prompt"),
+    ("max_tokens", "max_output_tokens"),
+    ("max_completion_tokens", "max_output_tokens", "max_tokens"),
+    ("response_format", "text"),
+    ("reasoning_effort", "reasoning"),
+    ("system", "instructions"),
+    ("stop_sequences", "stop"),
+)
+"""Fields of OpenAI's and Anthropic's routes that mean the same in different routes."""
+
+
+def why_not_served(field: str, fields: Collection[str] = ()) -> str | None:
+    """Return why a field of other servers is not supported here; ``None`` for any other field.
+    ``fields``: those of the body."""
+    if field == "prompt" and {"input", "instructions"} <= set(fields):
+        return _NO_PROMPTS
     return _NOT_SERVED.get(field)
+
+
+def same_in(field: str, fields: Collection[str]) -> str | None:
+    """Return the one of ``fields`` that means what ``field`` means in another route, if any."""
+    for names in _SAME:
+        if field in names:
+            for name in names:
+                if name in fields:
+                    return name
+    return None
 
 
 def our_name(field: str) -> str | None:

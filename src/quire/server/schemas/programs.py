@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, model_validator
 
-from quire.programs.package import MAX_FILES
+from quire.core.program_files import MAX_FILES
 from quire.programs.parameters import as_text
 from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text
 from quire.server.schemas.generation import Priority

@@ -21,9 +21,10 @@ import msgspec
 
 from quire.core.errors import InvalidArgument, QuireError, TraitMissing
 from quire.core.interfaces import ProgramPort, ReplySink
+from quire.core.program_files import MAIN, files_of, is_package
 from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet, entry_of
-from quire.programs.package import MAIN, PackageModules, files_of, is_package
+from quire.programs.package import PackageModules
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import RunningProgram
 from quire.programs.sandbox import messages as m
