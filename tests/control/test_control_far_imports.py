@@ -9,9 +9,9 @@ from control_world import ENGINE, World, alone
 
 from quire.core import commands as c
 from quire.core.batch import OpenReceive, SendSlots
-from quire.core.calls import Cancel
+from quire.core.calls import Cancel, Issue
 from quire.core.decoding import StopSpec
-from quire.core.events import ProgramEnded
+from quire.core.events import Called, ProgramEnded
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -282,3 +282,22 @@ def test_the_queue_priority_of_negative_ids_is_the_programs_own() -> None:
     world.harness.issue(ProgramId(1), QueueId(-1), taken)
     world.export()
     assert world.bring().status == "done"
+
+
+def test_an_import_that_ends_with_its_program_in_the_same_moment() -> None:
+    world = Far()
+    world.export()
+    world.program(2, queues=0)
+    world.queue(2, THERE, model=ModelId("other"))
+    wanted = c.ImportPages(id=world.id(), name="x", pages=list(range(100, 108)))
+    issued = Called(
+        time_s=world.harness.now_s,
+        program=ProgramId(2),
+        call=Issue(QueueId(THERE), [wanted]),
+        more=True,
+    )
+    world.harness.post(issued)
+    world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(2)))
+    world.run()
+    assert not world.operations(OTHER, OpenReceive)
+    nothing_is_left(world)

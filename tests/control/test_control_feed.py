@@ -206,3 +206,14 @@ def test_what_a_reader_has_gathered_is_the_table_whatever_happened() -> None:
         reader.look()
         assert reader.rows == {row.program: row for row in world.controller.processes()}
     assert reader.look().number == reader.number
+
+
+def test_the_rows_of_ended_programs_are_forgotten_though_no_engine_works() -> None:
+    world = World()
+    reader = Reader(world)
+    for program in range(1, 200):
+        world.program(program, queues=0)
+        reader.look()
+        end(world, program)
+    reader.look()
+    assert len(world.controller._feed._shown) <= 64

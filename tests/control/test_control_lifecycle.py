@@ -325,6 +325,7 @@ def test_ended_ids_are_kept_as_ranges() -> None:
         False, True, True, False, True, False,
     ]  # fmt: skip
     assert ids.num_ranges == 2
+    assert (ids.lowest, IdRanges().lowest) == (1, 0)
 
 
 def test_ranges_are_bounded_and_the_lowest_become_one() -> None:

@@ -72,6 +72,8 @@ class Bringing:
                 self._end(far)
 
     def _open(self, far: FarImport) -> None:
+        if not self._far_imports.is_under_way(far):
+            return  # it ended in the same moment, perhaps with its program
         if self._exports.get(far.export.tenant, far.export.name) is not far.export:
             what = f"export {far.export.name!r} was removed before it was imported"
             self._fail(far, UnknownHandle(f"{what}: export it again").record())
@@ -174,7 +176,7 @@ class Bringing:
 
 def _new_command(program: Program) -> CommandId:
     """An id that the program has not used and will not use."""
-    number = -1
-    while number in program.entries or number in program.ended:
+    number = min(program.ended.lowest, 0) - 1
+    while number in program.entries:
         number -= 1
     return CommandId(number)

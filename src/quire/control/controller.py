@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quire.control.commands.flow import cancelled
+from quire.control.commands.dependencies import cancelled
 from quire.control.composition import Parts
 from quire.control.feed import ProcessChanges
 from quire.control.foundation import EngineTable, Foundation

@@ -26,6 +26,9 @@ MAX_ROWS = 1024
 SWEPT_PAGES = 4096
 """Pages of idle programs that one look counts, about half a millisecond of it."""
 
+_MAX_STALE = 64
+"""How many rows are kept, besides twice the living programs, before those of ended ones are
+dropped."""
 
 _Shown = tuple[int, int, int, float, float]
 """Figures of a row: blocks on devices, hosts and disks, service and cost."""
@@ -133,10 +136,11 @@ class Feed:
         if not self._to_sweep and moves != self._moves:
             self._moves = moves
             self._to_sweep = list(self._table.idle)
+        if len(self._shown) > 2 * len(self._table) + _MAX_STALE:
             self._shown = {
-                one.id: self._shown[one.id]
-                for one in self._table.programs()
-                if one.id in self._shown
+                program: shown
+                for program, shown in self._shown.items()
+                if self._table.get(program) is not None
             }
         num_left = SWEPT_PAGES
         while self._to_sweep and num_left > 0:

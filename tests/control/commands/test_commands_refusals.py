@@ -73,6 +73,18 @@ BAD: dict[str, tuple[Make, str]] = {
         lambda w: w.decode([0], [1], num_logprobs=300), "quota_exceeded"),
     "negative max_tokens": (
         lambda w: w.decode([0], [1], stop=StopSpec(max_tokens=-1)), "invalid_argument"),
+    "a negative stop token": (
+        lambda w: w.decode([0], [1], stop=StopSpec(1, token_ids=(-1,))), "invalid_argument"),
+    "a stop token that no model has": (
+        lambda w: w.decode([0], [1], stop=StopSpec(1, token_ids=(1 << 63,))), "invalid_argument"),
+    "too many stop tokens": (
+        lambda w: w.decode([0], [1], stop=StopSpec(1, token_ids=(2,) * 1025)), "invalid_argument"),
+    "too many stop strings": (
+        lambda w: w.decode([0], [1], stop=StopSpec(1, strings=(b"x",) * 1025)),
+        "invalid_argument"),
+    "stop strings of too many bytes": (
+        lambda w: w.decode([0], [1], stop=StopSpec(1, strings=(b"x" * (1 << 16), b"x"))),
+        "invalid_argument"),
     "no number for max_tokens": (
         lambda w: w.decode([0], [1], stop=StopSpec(max_tokens=None)), "invalid_argument"),
     "half a token for max_tokens": (

@@ -208,3 +208,11 @@ def test_the_list_keeps_the_dearest(asked: list[tuple[int, int, int]]) -> None:
     left = prices.expire(5.0)
     prices.check_invariants()
     assert all(key not in prices for key in left)
+
+
+def test_prices_that_end_and_come_again_leave_nothing_behind() -> None:
+    prices, keys = PriceList(8), [bytes([number]) for number in range(4)]
+    for second in range(1000):
+        prices.set(keys, 1.0 + second % 3, second + 0.5)
+        assert sorted(prices.expire(second + 0.5)) == keys
+    assert max(len(prices._cheapest), len(prices._ends)) <= 3 * 8

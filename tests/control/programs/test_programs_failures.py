@@ -23,3 +23,8 @@ def test_the_same_one_counts_once() -> None:
         failures.add(CommandId(number))
     assert len(failures) == 2
     assert not failures.may_have_forgotten(CommandId(3))
+
+
+def test_nothing_is_forgotten_at_first() -> None:
+    assert not Failures().may_have_forgotten(CommandId(0))
+    assert not Failures().may_have_forgotten(CommandId(-1))

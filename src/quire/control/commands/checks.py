@@ -13,6 +13,7 @@ from quire.control.memory.packed_tokens import PackedPrompt, least_and_most
 from quire.control.programs.families import require_room
 from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
+from quire.core.decoding import StopSpec
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import (
     InvalidArgument,
@@ -25,6 +26,13 @@ from quire.core.traits import Trait
 
 _MANY_TOKENS = 64
 """Fewer are checked one by one in less time than it takes to begin with their bytes."""
+
+MAX_STOPS = 1024
+"""The most stop tokens of a decode, and the most stop strings: each is looked for at every step, in
+a message that carries others' decodes too."""
+
+MAX_STOP_BYTES = 1 << 16
+"""The most bytes of a decode's stop strings together."""
 
 
 def require(condition: bool, message: str, **details: Any) -> None:
@@ -65,6 +73,28 @@ def check_tokens(tokens: list[int], info: EngineInfo, prompt: PackedPrompt | Non
     if bad:
         raise InvalidArgument(
             f"token ids {bad[:3]} are not in the vocabulary of {vocab_size} tokens"
+        )
+
+
+def check_stop(stop: StopSpec, info: EngineInfo) -> None:
+    """Check when a decode ends. A token behind the vocabulary ends nothing; models name such."""
+    require(
+        stop.min_tokens >= 0 and stop.max_tokens >= 0,
+        f"min_tokens is {stop.min_tokens} and max_tokens {stop.max_tokens}: neither may be "
+        "negative",
+    )
+    for what, stops in (("tokens", stop.token_ids), ("strings", stop.strings)):
+        if len(stops) > MAX_STOPS:
+            raise InvalidArgument(f"{len(stops)} stop {what}: name at most {MAX_STOPS}")
+    bad = [token for token in stop.token_ids if not 0 <= token < 1 << 31]
+    if bad:
+        raise InvalidArgument(
+            f"stop tokens {bad[:3]}: the vocabulary has the tokens 0 to {info.vocab_size - 1}"
+        )
+    num_bytes = sum(map(len, stop.strings))
+    if num_bytes > MAX_STOP_BYTES:
+        raise InvalidArgument(
+            f"stop strings of {num_bytes} bytes together: name at most {MAX_STOP_BYTES}"
         )
 
 

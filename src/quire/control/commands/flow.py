@@ -6,8 +6,15 @@ command does; they report back through ``finish`` and ``fail``.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 
+from quire.control.commands.dependencies import (
+    cancelled,
+    check_after,
+    poisoned,
+    watch_dependencies,
+)
 from quire.control.commands.holdings import Holdings
 from quire.control.commands.host_commands import (
     HOST_COMMANDS,
@@ -23,7 +30,6 @@ from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.programs.call_notes import note_call, note_call_end
-from quire.control.programs.failures import MAX_KEPT
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.service import note_waited
 from quire.control.programs.states import CommandState
@@ -34,7 +40,6 @@ from quire.core.actions import ReplyValue
 from quire.core.errors import (
     ErrorRecord,
     InvalidArgument,
-    ProgramCancelled,
     QueuePoisoned,
     QuireError,
     UnknownHandle,
@@ -67,6 +72,9 @@ class Flow:
         self._outbox = outbox
         self._validator = Validator()
         self._num_ended = 0
+        self._doomed: deque[tuple[Entry, CommandId]] = deque()
+        """Commands that fail with the one that they come after, until each has."""
+        self._is_dooming = False
         self._time = time
         self._tracer = tracer
 
@@ -87,7 +95,7 @@ class Flow:
             return
         self._holdings.register(entry)
         if command.after:
-            self._watch_dependencies(entry)
+            watch_dependencies(entry)
         self._table.add_entry(entry, self._time.now_s)
         if is_call(entry):
             note_call(entry)
@@ -117,20 +125,8 @@ class Flow:
             raise poisoned(queue.poison)  # not what follows from it, such as unknown pages
         assert isinstance(engine, EngineState), "no queue of a program is placed on encoders"
         self._validator.check(command, queue, engine.info)
-        for dependency in command.after:
-            if dependency in queue.program.failed:
-                raise poisoned(dependency)
-            if dependency not in queue.program.entries and dependency not in queue.program.ended:
-                raise UnknownHandle(
-                    f"after names command {dependency}, which was never issued: issue it first"
-                )
-            if dependency in queue.program.ended and queue.program.failed.may_have_forgotten(
-                dependency
-            ):
-                raise UnknownHandle(
-                    f"after names command {dependency}, which ended before {MAX_KEPT} others of "
-                    "this program failed: whether it did is forgotten, so name later ones only"
-                )
+        if command.after:
+            check_after(command, queue.program)
 
     def _refuse(self, entry: Entry, error: QuireError) -> None:
         """Fail the command as it is issued: it never enters the queue."""
@@ -160,13 +156,6 @@ class Flow:
             return  # it frees nothing; its answer names the command that failed first
         self._holdings.register(entry)
         self._holdings.keep_orphans(entry)
-
-    def _watch_dependencies(self, entry: Entry) -> None:
-        for dependency in set(entry.command.after):
-            other = entry.program.entries.get(dependency)
-            if other is not None and other.queue is not entry.queue:
-                other.dependents += (entry,)
-                entry.num_blockers += 1
 
     # -- progress --------------------------------------------------------------------------------
 
@@ -376,22 +365,22 @@ class Flow:
             dependent.num_blockers -= 1
             is_done = entry.state is _DONE
             if not is_done and dependent.state is _QUEUED:
-                self.fail(dependent, poisoned(entry.id).record())
+                self._doomed.append((dependent, entry.id))
             elif not dependent.num_blockers:
                 dependent.ready_s = self._time.now_s
             engine = self._engines[dependent.queue.engine]
             engine.stalled[dependent.queue] = None
             engine.wake()
         entry.dependents = ()
+        if self._doomed and not self._is_dooming:
+            self._fail_doomed()
 
-
-def poisoned(failed: CommandId) -> QueuePoisoned:
-    return QueuePoisoned(
-        f"command {failed} failed or was cancelled, and this one comes after it: reset the queue "
-        "to go on",
-        failed=failed,
-    )
-
-
-def cancelled(command: CommandId, reason: str) -> ProgramCancelled:
-    return ProgramCancelled(f"command {command} was cancelled: {reason}", reason=reason)
+    def _fail_doomed(self) -> None:
+        """Fail what comes after a failed command, and what comes after that. One after the other:
+        such a chain may be as long as a program's commands."""
+        self._is_dooming = True
+        while self._doomed:
+            dependent, failed = self._doomed.popleft()
+            if dependent.state is _QUEUED:  # else it has failed behind another one of its queue
+                self.fail(dependent, poisoned(failed).record())
+        self._is_dooming = False

@@ -353,6 +353,8 @@ class HostCommands:
                 f"page {page.id} is filled to {page.fill}; it cannot be truncated to {command.fill}"
             )
         page.truncate(command.fill)
+        if page.content is not None and page.content.num_pins:
+            page.content.is_cut = True  # commands that have begun may read all of it
 
 
 def _is_gone(snapshot: PageSnapshot) -> bool:

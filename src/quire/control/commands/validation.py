@@ -16,6 +16,7 @@ from quire.control.commands.checks import (
     check_reposition,
     check_room,
     check_scores,
+    check_stop,
     check_token_slots,
     check_tokens,
     check_top_k,
@@ -291,12 +292,7 @@ class Validator:
         require(command.position >= 0, f"position {command.position} is negative")
         self._prompt(command, command.tokens, queue, info)
         check_tokens(command.history or [], info)
-        stop = command.stop
-        require(
-            stop.min_tokens >= 0 and stop.max_tokens >= 0,
-            f"min_tokens is {stop.min_tokens} and max_tokens {stop.max_tokens}: neither may be "
-            "negative",
-        )
+        check_stop(command.stop, info)
         if command.position + count > info.max_model_len:
             raise PromptTooLong(
                 f"the prompt ends at position {command.position + count}, but the model's context "
@@ -316,6 +312,6 @@ class Validator:
         check_context_and_output(command.context, command.output, queue)
         check_room(count, len(command.output), info)
         size = info.pool.page_size
-        num_output = min(len(command.output), -(-(count + stop.max_tokens) // size) + 1)
+        num_output = min(len(command.output), -(-(count + command.stop.max_tokens) // size) + 1)
         num_others = len({*command.context} - {*command.output}) if command.context else 0
         check_working_set(num_others + num_output, info)

@@ -51,7 +51,8 @@ class BatchBuilder:
 
     ``budget``: tokens that may still be added; ``prompt_budget``: how many of them may belong to
     prompts computed in chunks. ``runs``: decodes in the message, opened or advanced.
-    ``num_turned``: slots that the message moves to other positions.
+    ``num_turned``: slots that the message moves to other positions. ``read_embeds``: embeds that
+    its forward rows read.
     """
 
     def __init__(self, serial: int, budget: int, prompt_budget: int | None = None) -> None:
@@ -69,6 +70,8 @@ class BatchBuilder:
         self.runs: set[DecodeRun] = set()
         self.num_tokens = 0
         self.num_turned = 0
+        self.read_embeds: set[int] = set()
+        self._pins_of_copies: dict[int, int] = {}
         self._fine: FineRows | None = None
         self._rows: list[ForwardRow] = []
         self._row_sequences: list[int] = []
@@ -86,6 +89,15 @@ class BatchBuilder:
         """Whether ``num_slots`` more slots may be moved to other positions, of at most ``most`` in
         a message. The first page of a message always may."""
         return not self.num_turned or self.num_turned + num_slots <= most
+
+    def copied_to(self, content: Content) -> None:
+        """Note that slots are copied to ``content``, all of whose pins are those of such copies."""
+        self._pins_of_copies[id(content)] = content.num_pins
+
+    def is_read(self, content: Content) -> bool:
+        """Whether a command reads ``content``: an open sequence, a row of this message or of one in
+        flight. Copies of this message alone do not count."""
+        return content.num_pins > self._pins_of_copies.get(id(content), 0)
 
     @property
     def num_commands(self) -> int:

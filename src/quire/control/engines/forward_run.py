@@ -42,7 +42,6 @@ class ForwardRun:
         self.cursor = cursor
         self.inputs = inputs
         self.positions = [embed.position for embed in inputs]
-        self.tokens = [embed.token for embed in inputs]
         self.outputs: list[HeldEmbed | None] = [None] * (len(inputs) - len(outputs)) + list(outputs)
         self.mask = None if command.mask is None else np.array(command.mask, bool)
         self.num_run = 0

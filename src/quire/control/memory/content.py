@@ -99,6 +99,7 @@ class Content:
     ``block``, ``host_block``, ``disk_block``  its place: one of them. During a transfer it is that
                    of the lower tier, and is not used before the transfer's end.
     ``transfer``   the number of its current transfer, or None.
+    ``is_cut``     its holder has cut it while commands read it: it is copied before it is written.
     ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
     ``indexed``    the prefix index maps ``node.key`` to it.
     ``latest``     the content that was indexed last behind it, while both are indexed.
@@ -114,6 +115,7 @@ class Content:
         "family",
         "host_block",
         "indexed",
+        "is_cut",
         "is_restoring",
         "is_shared",
         "latest",
@@ -141,6 +143,7 @@ class Content:
         self.latest: Content | None = None
         self.turn = 0
         self.transfer: int | None = None
+        self.is_cut = False
         self.is_restoring = False
         self.family: ProgramId | None = None
         self.is_shared = False

@@ -1,7 +1,7 @@
 """Makes a page writable: an exclusive device block with the slots that its holder sees.
 
 Owns the rule of which page may write a content: its only reference, unless the content is
-in the prefix index.
+in the prefix index, or commands read slots of it that the page has given up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quire.control.memory.pages import Page
 
 
 def is_shared(content: Content) -> bool:
-    return content.num_refs > 1 or content.indexed
+    return content.num_refs > 1 or content.indexed or content.is_cut
 
 
 def needs(page: Page) -> tuple[Content | None, int]:

@@ -91,7 +91,7 @@ class PriceList:
 
     def _tidy(self) -> None:
         """Rebuild the heaps when they have more outdated entries than keys may have a price."""
-        if len(self._ends) > 2 * self._max_keys:
+        if max(len(self._cheapest), len(self._ends)) > 2 * self._max_keys:
             self._cheapest = [(price, key) for key, (price, _) in self._prices.items()]
             self._ends = [(ends_s, key) for key, (_, ends_s) in self._prices.items()]
             heapq.heapify(self._cheapest)

@@ -17,7 +17,7 @@ class Failures:
     def __init__(self, limit: int = MAX_KEPT) -> None:
         self._limit = limit
         self._kept: dict[CommandId, None] = {}
-        self._forgotten = CommandId(0)
+        self._forgotten: CommandId | None = None
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -30,8 +30,8 @@ class Failures:
         if len(self._kept) > self._limit:
             oldest = next(iter(self._kept))
             del self._kept[oldest]
-            self._forgotten = max(self._forgotten, oldest)
+            self._forgotten = max(oldest, oldest if self._forgotten is None else self._forgotten)
 
     def may_have_forgotten(self, command: CommandId) -> bool:
         """Whether ``command`` is so old that its outcome may no longer be known."""
-        return command <= self._forgotten
+        return self._forgotten is not None and command <= self._forgotten

@@ -53,5 +53,10 @@ class IdRanges:
                 del self._starts[1], self._ends[0]
 
     @property
+    def lowest(self) -> int:
+        """The lowest member; 0 if there is none."""
+        return self._starts[0] if self._starts else 0
+
+    @property
     def num_ranges(self) -> int:
         return len(self._starts)

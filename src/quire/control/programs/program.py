@@ -248,7 +248,10 @@ class CommandQueue:
         """Take out an entry that ends without having begun, or before its work is done."""
         if entry.state is not _QUEUED:
             self.num_started -= 1
-        self.entries.remove(entry)
+        if self.entries[-1] is entry:  # of a queue that is closed, each is the last one in turn
+            self.entries.pop()
+        else:
+            self.entries.remove(entry)
 
 
 class Entry:

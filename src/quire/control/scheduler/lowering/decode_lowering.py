@@ -18,7 +18,7 @@ from quire.control.memory.table_entries import NO_BLOCK
 from quire.control.programs.families import forbid_spare_tokens, require_tokens
 from quire.control.programs.lookup import find_pages, usable
 from quire.control.programs.program import Entry
-from quire.control.scheduler.lowering.lowering import LoweringResult, canonical_prefix
+from quire.control.scheduler.lowering.lowering import LoweringResult, canonical_prefix, follow_on
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.core.batch import ExtendSequence, OpenSequence
 from quire.core.commands import Decode
@@ -45,6 +45,8 @@ class DecodeLowering:
             run = self._start(entry, command)
             if run is None:
                 return LoweringResult.WAITS
+        elif isinstance(run, DecodeRun):
+            follow_on(run.cursor, self._pages(run), run.position, self._engine.page_size)
         assert isinstance(run, DecodeRun)
         count = min(run.num_to_run, budget)
         opens = count == run.num_to_run and run.max_tokens > 0
@@ -224,7 +226,7 @@ class DecodeLowering:
         return msgspec.structs.replace(
             stop,
             max_tokens=run.max_tokens + before,
-            min_tokens=stop.min_tokens + before if stop.min_tokens else 0,
+            min_tokens=min(stop.min_tokens, run.max_tokens) + before if stop.min_tokens else 0,
         )
 
     def _cursor_slot(self, run: DecodeRun) -> int:

@@ -11,7 +11,7 @@ from enum import Enum
 from quire.control.engines.builder import BatchBuilder, ForwardRow
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
-from quire.control.memory.append_cursor import Prefix
+from quire.control.memory.append_cursor import AppendCursor, Prefix
 from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.pages import Page, canonical_chain
 from quire.control.memory.promises import Reclaim
@@ -78,9 +78,12 @@ class Lowering:
         if command.token_slots is not None:
             tokens = [None] * len(embeds)
             values = [self._token_value(entry, name) for name in command.token_slots]
+        slots = [slot_of(embed) for embed in embeds]
+        if not builder.read_embeds.isdisjoint(slots):  # rows read what embeds are after this stage
+            return LoweringResult.NO_BUDGET
         for embed, position, token in zip(embeds, command.positions, tokens, strict=True):
             embed.write(position, token)
-        builder.fine.embed(entry, values, [slot_of(embed) for embed in embeds])
+        builder.fine.embed(entry, values, slots)
         return _ADDED
 
     def embed_image(
@@ -89,11 +92,12 @@ class Lowering:
         """Add the image, one in a message: the tower takes as long as a long prompt, and decodes
         wait."""
         embeds = find_embeds(entry, command.embeds, written=False)
-        if builder.has_image:
+        slots = [slot_of(embed) for embed in embeds]
+        if builder.has_image or not builder.read_embeds.isdisjoint(slots):
             return LoweringResult.NO_BUDGET
         for embed, position in zip(embeds, command.positions, strict=True):
             embed.write(position, None)
-        builder.fine.image(entry, command.image, [slot_of(embed) for embed in embeds])
+        builder.fine.image(entry, command.image, slots)
         return _ADDED
 
     def _token_value(self, entry: Entry, name: TokenSlotId) -> int:
@@ -133,7 +137,7 @@ class Lowering:
             return _ADDED
         if not builder.has_room_to_turn(page.fill, self._engine.info.pool.max_batch_tokens):
             return LoweringResult.NO_BUDGET
-        if not reposition(self._engine, entry, page, command.shift, builder, reclaim):
+        if not reposition(self._engine, page, command.shift, builder, reclaim):
             return LoweringResult.NO_ROOM
         builder.num_turned += page.fill
         builder.operation(entry)
@@ -176,6 +180,9 @@ class Lowering:
             run = self._start_forward(entry, command)
             if run is None:
                 return LoweringResult.WAITS
+        elif isinstance(run, ForwardRun) and run.cursor is not None:
+            position = run.positions[run.num_run]
+            follow_on(run.cursor, run.table_pages(), position, self._engine.page_size)
         assert isinstance(run, ForwardRun)
         num_to_run, limit = run.num_to_run, self._engine.info.pool.max_batch_tokens
         if num_to_run > limit and not run.is_splittable:
@@ -248,16 +255,20 @@ class Lowering:
             undo = [(page, page.fill) for page, _ in spans]
             slots = run.cursor.slots(spans)
             run.note_written(spans)
-            builder.filled += run.cursor.record(positions, run.tokens[start:stop])
+            builder.filled += run.cursor.record(
+                positions, [e.token for e in run.inputs[start:stop]]
+            )
         pages = run.table_pages()
         table = None
         if pages:
             queue = run.entry.queue
             table = self._engine.place_table(queue, pages, run.hidden, builder.serial).id
+        embeds = [slot_of(embed) for embed in run.inputs[start:stop]]
+        builder.read_embeds.update(embeds)
         row = ForwardRow(
             table=table,
             tokens=[0] * count,
-            embeds=[slot_of(embed) for embed in run.inputs[start:stop]],
+            embeds=embeds,
             positions=positions,
             slots=slots,
             outputs=[-1 if e is None else slot_of(e) for e in run.outputs[start:stop]],
@@ -292,3 +303,11 @@ def canonical_prefix(
     if tail[0].fill and chain.last is not tail[0]:
         return opaque
     return Prefix(True, chain.parent)
+
+
+def follow_on(cursor: AppendCursor, pages: list[Page], position: int, page_size: int) -> None:
+    """Look at the prefix of a command again, which goes on at ``position`` behind ``pages``: other
+    commands may have changed pages of its context since it began."""
+    if cursor.prefix.is_canonical:
+        tail = [page for page, _ in cursor.spans(1)]
+        cursor.prefix = canonical_prefix(pages, tail, position, page_size, cursor.adapter)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import Content
-from quire.control.memory.copy_on_write import make_writable, needs
+from quire.control.memory.copy_on_write import give_own, make_writable, needs
 from quire.control.memory.pages import Page
 from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
@@ -31,17 +31,22 @@ def copy_slots(
     """
     assert source.content is not None
     resident, num_new = needs(target)
+    is_read = target.content is not None and builder.is_read(target.content)
     contents = [source.content] if resident is None else [source.content, resident]
     if not engine.are_present(contents, builder):
         return False
-    pinned = secure(engine.memory, contents, num_new, reclaim)
+    pinned = secure(engine.memory, contents, max(num_new, int(is_read)), reclaim)
     if pinned is None:
         return False
     builder.pins += pinned
-    make_writable(target, engine.memory, engine.operations)
+    if is_read:  # commands that have begun read it as it was
+        give_own(target, engine.memory, engine.operations)
+    else:
+        make_writable(target, engine.memory, engine.operations)
     assert target.content is not None
     engine.memory.pin(target.content)
     builder.pins.append(target.content)
+    builder.copied_to(target.content)
     assert source.content.block is not None
     assert target.content.block is not None
     engine.operations.copy_slots(

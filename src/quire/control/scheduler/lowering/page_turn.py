@@ -8,21 +8,16 @@ the page meanwhile read it as it was.
 from __future__ import annotations
 
 from quire.control.engines.builder import BatchBuilder
-from quire.control.engines.decode_run import DecodeRun
-from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
-from quire.control.memory.append_cursor import Prefix
 from quire.control.memory.copy_on_write import give_own, is_shared
 from quire.control.memory.pages import Page
 from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
-from quire.control.programs.program import Entry
 from quire.core.errors import InvalidArgument, PromptTooLong
 
 
 def reposition(
     engine: EngineState,
-    entry: Entry,
     page: Page,
     shift: int,
     builder: BatchBuilder,
@@ -57,7 +52,6 @@ def reposition(
     content.forget_tokens_from(0)
     content.canonical, content.parent, content.adapter = False, None, -1
     page.positions = positions
-    _forget_prefixes(entry, page)
     return True
 
 
@@ -76,14 +70,3 @@ def _positions(page: Page, shift: int, max_model_len: int) -> list[int]:
             max_model_len=max_model_len,
         )
     return moved
-
-
-def _forget_prefixes(entry: Entry, page: Page) -> None:
-    """Note that other commands which have begun and see ``page`` no longer continue a known
-    prefix."""
-    if page.num_pins == 1:
-        return  # the pin is that of ``entry``: no other command names the page
-    for other in entry.program.entries.values():
-        run = other.run
-        if isinstance(run, DecodeRun | ForwardRun) and run.cursor and page in other.pages:
-            run.cursor.prefix = Prefix(False, None)
