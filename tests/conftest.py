@@ -8,10 +8,12 @@ there is none that fits. Otherwise control is Python's, whatever this user has c
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import settings
 
@@ -33,6 +35,10 @@ if CLIENTS.exists():  # 'make test-clients' has made it; the official package 'm
 # 20 ms; these are read when they are looked for
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+
+# on a busy machine an answer may take longer than the five seconds that httpx waits by default
+_httpx_timeout: httpx.Timeout = inspect.signature(httpx.Client).parameters["timeout"].default
+_httpx_timeout.connect = _httpx_timeout.read = _httpx_timeout.write = _httpx_timeout.pool = 120.0
 
 settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take long
 settings.load_profile("untimed")  # now, so that what a folder or an option asks for comes later

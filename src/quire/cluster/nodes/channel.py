@@ -15,6 +15,7 @@ from itertools import count
 
 import msgspec
 
+from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.lane import Lane
 from quire.cluster.nodes.pool import NodeExchange
 from quire.core.errors import EngineLost
@@ -51,7 +52,7 @@ class NodeChannel:
         self._held = b""
         self._silence: asyncio.Timeout | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._complaint = ""
+        self._complaints = Complaints(f"node {node}: each stream has a connection of its own")
 
     def lane(self) -> Lane | None:
         """Return a new lane; None if the channel is not open."""
@@ -80,7 +81,7 @@ class NodeChannel:
             try:
                 await self.follow()
             except (EngineLost, TimeoutError) as exc:
-                self._tell_once(str(exc) or f"nothing was heard for {SILENCE_S:g} s")
+                self._complaints.tell(str(exc) or f"nothing was heard for {SILENCE_S:g} s")
             await asyncio.sleep(RETRY_S)
 
     async def follow(self) -> None:
@@ -97,7 +98,7 @@ class NodeChannel:
                 status = (await exchange.head()).status
                 if status != HTTPStatus.OK:
                     raise EngineLost(f"{_PATH} is {status}")
-                self._tell_once("")
+                self._complaints.settle()
                 self._name, self._held = name, b""
                 try:
                     exchange.pass_to(self._take)
@@ -155,10 +156,3 @@ class NodeChannel:
         logger.warning("node %s cannot hold back a slow stream: %s", self._node, why)
         if self._lanes.get(lane.number) is lane:
             self._lose(lane)
-
-    def _tell_once(self, complaint: str) -> None:
-        if complaint and complaint != self._complaint:
-            logger.warning(
-                "node %s: each stream has a connection of its own: %s", self._node, complaint
-            )
-        self._complaint = complaint

@@ -14,6 +14,7 @@ from http import HTTPStatus
 
 import msgspec
 
+from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageChange, PageTree, unpacked
 from quire.core.errors import EngineLost
@@ -39,7 +40,7 @@ class IndexFeed:
         self._node = node
         self._tree = tree
         self._headers = [(name.encode(), value.encode()) for name, value in cluster_headers.items()]
-        self._complaint = ""
+        self._complaints = Complaints(f"node {node.name} tells nothing of its prefix index")
 
     async def run(self) -> None:
         """Follow the feed until cancelled."""
@@ -47,7 +48,7 @@ class IndexFeed:
             try:
                 await self.follow()
             except (EngineLost, TimeoutError, ValueError, msgspec.MsgspecError) as exc:
-                self._tell_once(str(exc) or f"nothing was heard for {SILENCE_S:g} s")
+                self._complaints.tell(str(exc) or f"nothing was heard for {SILENCE_S:g} s")
             await asyncio.sleep(RETRY_S)
 
     async def follow(self) -> None:
@@ -69,7 +70,7 @@ class IndexFeed:
             status = (await exchange.head()).status
             if status != HTTPStatus.OK:
                 raise EngineLost(f"/v1/microserving/index is {status}")
-            self._tell_once("")
+            self._complaints.settle()
             self._tree.forget(self._node.name)
             held = b""
             while True:
@@ -94,13 +95,6 @@ class IndexFeed:
             return True
         logger.warning("node %s: a change of its prefix index is missing", self._node.name)
         return False
-
-    def _tell_once(self, complaint: str) -> None:
-        if complaint and complaint != self._complaint:
-            logger.warning(
-                "node %s tells nothing of its prefix index: %s", self._node.name, complaint
-            )
-        self._complaint = complaint
 
 
 def change_of(said: IndexEvent) -> PageChange:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.node import RoutedNode
 from quire.core.errors import EngineLost
 from quire.core.record_parts import RecordsWanted, ToldPart, ToldRecords
@@ -91,7 +92,7 @@ class RecordReader:
             (b"content-type", b"application/json"),
         ]
         self._feed, self._number = "", 0
-        self._complaint = ""
+        self.complaints = Complaints(f"node {node.name} tells no records of its programs")
         self._num_bytes = 0
         self.is_told = False
         """Whether the node sends its records to this router, or did so until it was lost."""
@@ -143,7 +144,7 @@ class RecordReader:
         self.is_told = status == HTTPStatus.OK
         if not self.is_told:
             raise NotTold(f"/v1/microserving/records is {status}: {message_of(body)}")
-        self.tell_once("")
+        self.complaints.settle()
         self._take(msgspec.msgpack.decode(body, type=ToldRecords))
         self.gone.difference_update(gone)
 
@@ -158,13 +159,6 @@ class RecordReader:
         self._num_bytes -= record.num_bytes
         if is_elsewhere:
             self.gone.update((id, *record.members))
-
-    def tell_once(self, complaint: str) -> None:
-        if complaint and complaint != self._complaint:
-            logger.warning(
-                "node %s tells no records of its programs: %s", self.node.name, complaint
-            )
-        self._complaint = complaint
 
     def _take(self, told: ToldRecords) -> None:
         if told.feed == self._feed:  # the same feed: the node was not lost

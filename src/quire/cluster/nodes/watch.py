@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.node import NodeFigures, RoutedNode
 from quire.core.errors import EngineLost
 
@@ -67,7 +68,7 @@ class NodeWatch:
         ]
         self._models_until_s = 0.0
         self._suspicion = asyncio.Event()
-        self._complaint = ""
+        self._complaints = Complaints(f"node {node.name} tells no figures")
 
     def suspect(self) -> None:
         """Have the node probed now: a request has lost it."""
@@ -144,9 +145,9 @@ class NodeWatch:
     async def _ask_figures(self) -> None:
         status, told = await self._get("/v1/microserving/engines", self._cluster)
         if status != 200:
-            self._tell_once(f"/v1/microserving/engines is {status}: {_message(told)}")
+            self._complaints.tell(f"/v1/microserving/engines is {status}: {_message(told)}")
             return
-        self._tell_once("")
+        self._complaints.settle()
         engines = msgspec.convert(told.get("engines", ()), list[_Row])
         self._node.told(
             NodeFigures(
@@ -161,11 +162,6 @@ class NodeWatch:
                 or None,
             )
         )
-
-    def _tell_once(self, complaint: str) -> None:
-        if complaint and complaint != self._complaint:
-            logger.warning("node %s tells no figures: %s", self._node.name, complaint)
-        self._complaint = complaint
 
     async def _get(
         self, target: str, headers: list[tuple[bytes, bytes]] | None = None

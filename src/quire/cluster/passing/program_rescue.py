@@ -166,10 +166,10 @@ class ProgramRescue:
         try:
             await reader.read()
         except NotTold as exc:
-            reader.tell_once(exc.message)
+            reader.complaints.tell(exc.message)
             return _REFUSED_S
         except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
-            reader.tell_once(str(exc) or "it does not answer")
+            reader.complaints.tell(str(exc) or "it does not answer")
             suspect()
             return _RETRY_S
         return 0.0
