@@ -258,7 +258,9 @@ class StopPoints:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
-            point, *words = (await reader.readline()).decode().split()
+            point, *words = (await reader.readline()).decode().split() or [""]
+            if not point:  # the router was killed before it could say where it is
+                raise ConnectionError
             self.reached = point
             answer = ""
             if words:

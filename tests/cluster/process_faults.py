@@ -212,7 +212,7 @@ def check_met(text: str) -> None:
 
 _NO_ENGINE = "no engine takes this request now: "
 _MAX_TRIES = 60
-_MAX_ATTEMPTS, _OTHER_PROMPTS = 3, 1_000_000
+_MAX_ATTEMPTS, _OTHER_PROMPTS = 10, 1_000_000
 _LAST = ("message_stop", "response.completed", "response.incomplete")
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import httpx
 import pytest
 from http_peer import Cut, Said, refused
+from prometheus_client.parser import text_string_to_metric_families
 from router_world import ADMIN_HEADERS, World, events, text_of, until, world
 from stand_in_node import continuation
 
@@ -81,11 +82,27 @@ async def test_a_node_dies_by_two_probes_and_lives_again_by_two() -> None:
         assert liveness.state == "ready"
         await w.probe()
         assert liveness.state == "dead"
+        assert await in_metrics(w, "alive", "ready") == [("alive", 0, 1), ("ready", 0, 1)]
         w.nodes[0].health_status = 200
         await w.probe()
         assert liveness.state == "dead"
         await w.probe()
         assert liveness.state == "ready"
+        assert await in_metrics(w, "alive", "ready") == [("alive", 1, 1), ("ready", 1, 1)]
+
+
+async def in_metrics(w: World, *names: str) -> list[tuple[str, float, float]]:
+    """The values of both nodes' series ``quire_router_node_*`` in ``/metrics``."""
+    text = (await w.http.get("/metrics")).text
+    found = {
+        (sample.name, sample.labels.get("node")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    return [
+        (name, *(found[f"quire_router_node_{name}", node] for node in ("node-0", "node-1")))
+        for name in names
+    ]
 
 
 async def test_a_node_that_has_never_answered_is_not_dead() -> None:
@@ -134,6 +151,7 @@ async def test_a_node_whose_engine_of_one_model_is_lost_serves_its_other_models(
         assert lost.liveness.state == "ready"
         shown = (await w.http.get("/router/engines", headers=ADMIN_HEADERS)).json()["engines"]
         assert [one["unready_models"] for one in shown] == [["tiny"], []]
+        assert await in_metrics(w, "unready_models") == [("unready_models", 1, 0)]
 
         async def answered_by(model: str) -> set[str]:
             answers = [await w.complete(model=model) for _ in range(4)]
@@ -169,6 +187,7 @@ async def test_a_draining_node_gets_no_new_work() -> None:
     async with world(2) as w:
         w.nodes[0].health = {"status": "draining"}
         await w.probe()
+        assert await in_metrics(w, "alive", "ready") == [("alive", 1, 1), ("ready", 0, 1)]
         for _ in range(3):
             assert (await w.complete()).headers["x-quire-node"] == "node-1"
 

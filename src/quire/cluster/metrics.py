@@ -95,6 +95,11 @@ class _NodeCollector(Collector):
         ready = GaugeMetricFamily(
             "quire_router_node_ready", "1: alive and takes new work", labels=("node",)
         )
+        unready = GaugeMetricFamily(
+            "quire_router_node_unready_models",
+            "Models of the node that it cannot serve now",
+            labels=("node",),
+        )
         load = GaugeMetricFamily(
             "quire_router_node_load", "Unfinished requests of the node", labels=("node",)
         )
@@ -105,9 +110,10 @@ class _NodeCollector(Collector):
             node, label = engine.node, [engine.name]
             alive.add_metric(label, float(node.liveness.is_alive))
             ready.add_metric(label, float(node.liveness.state == "ready"))
+            unready.add_metric(label, len(node.unready_models))
             load.add_metric(label, node.load)
             own.add_metric(label, node.num_outstanding)
-        yield from (alive, ready, load, own)
+        yield from (alive, ready, unready, load, own)
         running = GaugeMetricFamily(
             "quire_router_strategy_requests",
             "Requests under a strategy that have no answer yet",

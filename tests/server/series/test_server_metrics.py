@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from scripted_server import RunningServer
+
+from quire.core.ids import EngineId
+from quire.node import EngineReadiness, Node, NodeStatistics
+from quire.node.supervision.health import EngineHealth
+from quire.server.series.node import NodeCollector
 
 VLLM_NAMES = {
     "vllm:num_requests_running",
@@ -143,3 +152,47 @@ def test_ended_programs_are_counted_by_form_and_outcome(http: httpx.Client) -> N
     assert http.get(f"/v1/programs/{record['id']}").json()["usage"] == usage
     listed = http.get("/v1/programs").json()["data"]
     assert next(one["usage"] for one in listed if one["id"] == record["id"]) == usage
+
+
+@dataclass(frozen=True)
+class WithEngines:
+    """As much of a node as the series read: ``node``, with other engines."""
+
+    node: Node
+    engines: dict[EngineId, EngineHealth]
+
+    def statistics(self) -> NodeStatistics:
+        found = self.node.statistics()
+        return replace(found, health=replace(found.health, engines=self.engines))
+
+    def models(self) -> Any:
+        return self.node.models()
+
+
+def test_each_replica_tells_whether_it_is_ready(server: RunningServer) -> None:
+    states = {
+        EngineId("m#0"): EngineHealth(EngineReadiness.READY),
+        EngineId("m#1"): EngineHealth(EngineReadiness.RESTARTING, "killed", restarts=3),
+        EngineId("other#0"): EngineHealth(EngineReadiness.FAILED, "no memory", restarts=5),
+    }
+    collector: Any = NodeCollector(WithEngines(server.node, states))  # type: ignore[arg-type]
+    families = server.call(lambda: list(collector.collect()))
+    found = {
+        (sample.name, sample.labels["engine"]): sample.value
+        for family in families
+        if family.name in ("quire_engine_ready", "quire_engine_restarts")
+        for sample in family.samples
+    }
+    assert found == {
+        ("quire_engine_ready", "m#0"): 1,
+        ("quire_engine_ready", "m#1"): 0,
+        ("quire_engine_ready", "other#0"): 0,
+        ("quire_engine_restarts_total", "m#0"): 0,
+        ("quire_engine_restarts_total", "m#1"): 3,
+        ("quire_engine_restarts_total", "other#0"): 5,
+    }
+
+
+def test_the_engine_of_a_node_that_serves_is_ready(http: httpx.Client) -> None:
+    _, values = scrape(http)
+    assert values["quire_engine_ready", frozenset({("engine", "scripted#0")})] == 1
