@@ -34,6 +34,7 @@ from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import read_page_files
 from quire.server.programs.live_changes import LiveChanges
+from quire.server.requests.hints import CLIPPED_HEADER
 from quire.server.requests.strict_json import StrictRoute
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
 from quire.server.responses.store import ResponseLimits, ResponseStore
@@ -169,7 +170,7 @@ def _add_layers(app: FastAPI, context: ServerContext, tenants: Sequence[TenantCo
             allow_origins=list(config.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "x-quire-program-id", "retry-after"],
+            expose_headers=["x-request-id", "x-quire-program-id", CLIPPED_HEADER, "retry-after"],
         )
     app.add_middleware(
         EdgeMiddleware,

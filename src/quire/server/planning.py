@@ -23,6 +23,7 @@ from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
 from quire.server.errors.refusals import mark_begun
 from quire.server.events import DATA_EVENTS, EventStyle
+from quire.server.requests.hints import told
 from quire.server.requests.identity import identify
 from quire.server.requests.observation import RequestLabels, RequestObserver
 from quire.server.requests.sampling import sampler_of
@@ -176,7 +177,7 @@ def begin(request: Request, plan: GenerationPlan) -> GenerationResponse:
     headers = {"x-quire-program-id": begun.generation.session.id}
     if plan.telling is not None:
         headers[TELLS_HEADER] = "1"
-    return GenerationResponse(
+    response = GenerationResponse(
         begun.generation,
         plan.formatter,
         begun.observer,
@@ -187,6 +188,8 @@ def begin(request: Request, plan: GenerationPlan) -> GenerationResponse:
         style=plan.style,
         telling=plan.telling,
     )
+    told(response, plan.fields)
+    return response
 
 
 def told_stream(request: Request, model: ServedModel) -> ResumableAnswer | None:

@@ -18,7 +18,7 @@ def test_what_is_not_given_is_the_default() -> None:
 
 def test_every_option_is_obeyed() -> None:
     given = LevelsOptions(
-        policy_thresholds="1,2.5", policy_quanta="3, 4", policy_unit="seconds", policy_beta=0.0
+        policy_thresholds="1,2.5", policy_quanta="3, 4", policy_unit="seconds", policy_beta="never"
     )
     assert given.config(["atlas"]) == LevelsConfig(
         thresholds=(1, 2.5), quanta=(3, 4), unit="seconds", beta=None
@@ -37,8 +37,11 @@ def test_every_option_is_obeyed() -> None:
         ({"policy_quanta": "1"}, "1 quanta for 5 thresholds"),
         ({"policy_thresholds": "1,2", "policy_quanta": "0,1"}, "choose finite numbers above 0"),
         ({"policy_thresholds": "1,2", "policy_quanta": "inf,1"}, "choose finite numbers above 0"),
-        ({"policy_beta": -1.0}, "beta is -1.0"),
-        ({"policy_beta": float("nan")}, "beta is nan"),
+        ({"policy_beta": "-1"}, "--policy-beta is -1: choose a finite number above 0, or never"),
+        ({"policy_beta": "0"}, "--policy-beta is 0: choose"),
+        ({"policy_beta": "nan"}, "--policy-beta is nan: choose"),
+        ({"policy_beta": "inf"}, "--policy-beta is inf: choose"),
+        ({"policy_beta": "often"}, "--policy-beta is often: choose"),
     ],
 )
 def test_figures_that_make_no_queues_are_refused(given: dict[str, Any], message: str) -> None:
@@ -50,10 +53,10 @@ def test_other_policies_refuse_what_they_do_not_have() -> None:
     with pytest.raises(ConfigError, match=r"--policy-quanta, --policy-unit: not for --policy fcfs"):
         LevelsOptions(policy_unit="tokens", policy_quanta="1").config(["fcfs"])
     with pytest.raises(ConfigError, match=r"--policy-beta: not for --policy round_robin; choose"):
-        LevelsOptions(policy_beta=2.0).config(["round_robin"])
+        LevelsOptions(policy_beta="2").config(["round_robin"])
     with pytest.raises(ConfigError, match=r"--policy-thresholds: not for --policy quire"):
         LevelsOptions(policy_thresholds="1,2").config(["quire"])
-    assert LevelsOptions(policy_beta=2.0).config(["quire"]).beta == 2.0
+    assert LevelsOptions(policy_beta="2").config(["quire"]).beta == 2.0
 
 
 def test_shares_of_promoted_calls_are_checked() -> None:

@@ -40,7 +40,7 @@ def test_policies_are_compared_and_the_same_seed_gives_the_same_bytes(
 def test_arrivals_costs_and_queues_are_obeyed(capsys: Capture, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     closed = ("--arrivals", "closed", "--width", "3", "--cost", "step_s=0.5")
-    queues = ("--policy", "plas", "--policy-thresholds", "10,20", "--policy-beta", "0")
+    queues = ("--policy", "plas", "--policy-thresholds", "10,20", "--policy-beta", "never")
     engines = ("--engines", "2", "--balancer", "least_used", "--page-size", "64")
     pauses = (
         "--pause-above",

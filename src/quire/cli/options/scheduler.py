@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Annotated, Literal
 
 import typer
@@ -74,12 +75,13 @@ PolicyUnit = Annotated[
     ),
 ]
 PolicyBeta = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         envvar="QUIRE_POLICY_BETA",
         metavar="RATIO",
         help="mlfq, plas, atlas, quire: a call moves to the first queue when its program has "
-        f"waited this many times as long as it was served; 0: never [default: {_DEFAULTS.beta:g}].",
+        "waited this many times as long as it was served; never: it does not [default: "
+        f"{_DEFAULTS.beta:g}].",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -177,13 +179,12 @@ class LevelsOptions:
         }
         _require(policies, WITH_LEVELS, queues)
         _require(policies, (*WITH_LEVELS, "quire"), {"--policy-beta": self.policy_beta})
-        beta = self.policy_beta
         return LevelsConfig(
             thresholds=_numbers("--policy-thresholds", self.policy_thresholds)
             or _DEFAULTS.thresholds,
             quanta=_numbers("--policy-quanta", self.policy_quanta),
             unit=self.policy_unit or _DEFAULTS.unit,
-            beta=_DEFAULTS.beta if beta is None else (beta or None),
+            beta=_beta(self.policy_beta),
         )
 
 
@@ -247,6 +248,19 @@ def _require(
         raise ConfigError(
             f"{', '.join(named)}: not for --policy {' '.join(policies)}; choose {', '.join(having)}"
         )
+
+
+def _beta(text: str | None) -> float | None:
+    """Return the ratio that ``text`` gives; None if it says ``never``."""
+    if text is None or text == "never":
+        return None if text else _DEFAULTS.beta
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = nan
+    if not (isfinite(ratio) and ratio > 0):
+        raise ConfigError(f"--policy-beta is {text}: choose a finite number above 0, or never")
+    return ratio
 
 
 def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 
 from quire.core.errors import InvalidArgument
+from quire.server.requests.hints import priority_in_range
 from quire.server.schemas.generation import IdentityFields
 
 _NAME = re.compile(r"[!-~][ -~]{0,255}")
@@ -137,5 +138,5 @@ def priority_of(body: IdentityFields) -> int:
     if body.nvext is not None and body.nvext.agent_hints is not None:
         hinted = body.nvext.agent_hints.priority
         if hinted is not None:
-            return hinted
-    return -(body.priority or 0)
+            return priority_in_range(hinted)
+    return -priority_in_range(body.priority)

@@ -17,6 +17,7 @@ from quire.server.own_route import OwnRoute
 from quire.server.programs.events import ProgramEvents, place_of
 from quire.server.programs.records import launched, parameters_body, session
 from quire.server.programs.upload import program_of
+from quire.server.requests.hints import priority_in_range, told
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.programs import (
     LaunchRequest,
@@ -48,19 +49,19 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         body.args,
         tenant=tenant,
         client_id=body.client_id,
-        priority=-(body.priority or 0),
+        priority=-priority_in_range(body.priority),
         parent=body.parent,
         seed=body.seed,
         named=body.named_args,
         traceparent=request.headers.get("traceparent"),
     )
     if body.stream:
-        return ProgramEvents(handle, context.config.write_timeout_s, is_launch=True)
+        return told(ProgramEvents(handle, context.config.write_timeout_s, is_launch=True), body)
     if body.wait:
         await wait_ended(request, handle)
     else:
         await handle.kept()
-    return _json(launched(handle.record(), None), 201)
+    return told(_json(launched(handle.record(), None), 201), body)
 
 
 @router.get("/v1/programs", response_model=ProgramList)

@@ -18,6 +18,7 @@ from quire.node import SessionHandle
 from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.list_page import ListPage
 from quire.server.own_route import OwnRoute
+from quire.server.requests.hints import deadline_in_range, priority_in_range, told
 from quire.server.schemas.base import WholeModel
 from quire.server.schemas.sessions import (
     DeletedSession,
@@ -48,14 +49,14 @@ async def create_session(request: Request, body: SessionRequest) -> Response:
         body.id or f"session-{secrets.token_hex(12)}",
         parent=body.parent,
         kind=body.kind or "",
-        priority=-(body.priority or 0),
-        deadline_s=body.deadline_s,
+        priority=-priority_in_range(body.priority),
+        deadline_s=deadline_in_range(body.deadline_s),
         idle_ttl_s=body.idle_ttl_s,
         metadata=body.metadata or {},
         traceparent=request.headers.get("traceparent"),
     )
     (described,) = _described(context, [session])
-    return _json(described, 201 if is_new else 200)
+    return told(_json(described, 201 if is_new else 200), body)
 
 
 @router.get("/v1/sessions", response_model=SessionList)

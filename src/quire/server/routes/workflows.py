@@ -26,6 +26,7 @@ from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute
 from quire.server.programs.query_events import QueryEvents
 from quire.server.programs.records import usage_body
+from quire.server.requests.hints import priority_in_range, told
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.workflows import (
     DeletedQuery,
@@ -74,7 +75,7 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
         query.program(),
         tenant=tenant,
         client_id=body.client_id,
-        priority=-(body.priority or 0),
+        priority=-priority_in_range(body.priority),
         parent=body.parent,
         seed=body.seed,
         traceparent=request.headers.get("traceparent"),
@@ -82,9 +83,10 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
 
     result = partial(_result, query, handle)
     if body.stream:
-        return QueryEvents(workflow, handle, result, context.config.write_timeout_s)
+        events = QueryEvents(workflow, handle, result, context.config.write_timeout_s)
+        return told(events, body)
     await wait_ended(request, handle)
-    return _json(await result())
+    return told(_json(await result()), body)
 
 
 @router.delete("/v1/workflows/{workflow}/queries/{query_id:path}", response_model=DeletedQuery)

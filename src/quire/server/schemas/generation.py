@@ -34,7 +34,9 @@ StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=
 Stop = Annotated[Annotated[StopString, TEXT_SHAPE] | Annotated[StopStrings, LIST_SHAPE], TextOrList]
 ChoiceText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 BiasKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
-Priority = Annotated[int, Field(ge=-(1 << 31) + 1, lt=1 << 31)]
+MAX_PRIORITY = (1 << 31) - 1
+Priority = int
+"""A hint: one beyond ``MAX_PRIORITY`` in size is clipped (``hints``)."""
 Bias = Annotated[float, Field(ge=-100, le=100)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Breaker = Annotated[str, StringConstraints(min_length=1, max_length=64)]

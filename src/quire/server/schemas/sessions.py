@@ -26,14 +26,14 @@ class SessionRequest(RequestModel):
     """``id``: the name by which requests refer to it; if absent, one is chosen. ``parent``: a
     session or launched program of the same tenant. ``kind``: a name for sessions like this one; the
     policy ``quire`` learns the lengths of each kind. ``priority``: as in vLLM, lower runs first; a
-    request may have its own. ``deadline_s``: in how many seconds it should be done. ``idle_ttl_s``:
-    it ends by itself after this time without a request."""
+    request may have its own. ``deadline_s``: in how many seconds it should be done, clipped to at
+    most 30 days. ``idle_ttl_s``: it ends by itself after this time without a request."""
 
     id: SessionName | None = None
     parent: Name | None = None
     kind: Name | None = None
     priority: Priority | None = None
-    deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None
+    deadline_s: float | None = None
     idle_ttl_s: Annotated[float, Field(ge=1)] | None = None
     metadata: Annotated[dict[MetadataName, MetadataText], Field(max_length=16)] | None = None
 
