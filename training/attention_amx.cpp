@@ -35,29 +35,18 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Tiles as this file needs them; what the caller's thread had configured comes back at the end.
+// Eight tiles of 16 rows of 64 bytes. Libraries configure tiles for themselves whenever they use
+// them.
 class Tiles {
  public:
   Tiles() {
-    _tile_storeconfig(before_);
-    fence(before_);
     const TileConfig config;
     fence(&config);
     _tile_loadconfig(&config);
   }
-  ~Tiles() {
-    fence(before_);
-    if (before_[0] == 0) {
-      _tile_release();
-    } else {
-      _tile_loadconfig(before_);
-    }
-  }
+  ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
-
- private:
-  alignas(64) uint8_t before_[64];
 };
 
 template <typename T>

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from training.attention import RowGroup
-from training.export import DEFAULT_TARGET
+from training.export import DEFAULT_TARGET, export_run
 from training.growth import deepen, layer_sources
 from training.tokenizer import load
 from training.train import Plan, Stage, Trainer
@@ -46,6 +46,17 @@ def test_training_moves_the_layers_that_were_added(tmp_path: Path) -> None:
     assert not any(output.any() for output in outputs)
     deeper.advance()
     assert all(output.any() for output in outputs)
+
+
+def test_the_mean_with_a_model_of_fewer_layers_has_its_deeper_form(tmp_path: Path) -> None:
+    deeper = _trainer(tmp_path, 8)
+    deeper.save()
+    target = tmp_path / "mean"
+    export_run(tmp_path, target, deeper.plan, mean=True, other=DEFAULT_TARGET, share=0.5)
+    mean = load_file(target / "model.safetensors")
+    wanted = deepen(load_file(DEFAULT_TARGET / "model.safetensors"), 8)
+    assert mean.keys() == wanted.keys()
+    assert all(torch.equal(mean[name], wanted[name]) for name in wanted)
 
 
 def test_layers_are_added_evenly_and_behind_those_that_they_copy() -> None:
