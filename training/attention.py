@@ -2,15 +2,16 @@
 
 The library's fused CPU kernel spends most of a training step in its backward pass when heads are
 small.  Here scores are ordinary batched products, cut so that one tile of scores stays in the
-second-level cache, with the softmax and its gradient fused by the compiler: about five times faster
-at 128 tokens and 32 values a head.
+second-level cache, where the softmax and its gradient take their place: about five times faster at
+128 tokens and 32 values a head.
 
 Query heads that share a key head are folded into the rows of one product.
 Shapes: N tokens of a step, H query heads, K key/value heads, G = H / K, E head size,
 R rows of a tile, T tokens of a row, Q queries and S keys of a tile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,36 +62,20 @@ def tiles(groups: Sequence[RowGroup], num_heads: int) -> Iterator[Tile]:
         offset += group.num_rows * length
 
 
-def _softmax(scores_BGQS: Tensor, start: int, scale: float) -> Tensor:
-    queries, keys = scores_BGQS.shape[-2:]
-    query = torch.arange(queries, device=scores_BGQS.device)[:, None] + start
-    visible = torch.arange(keys, device=scores_BGQS.device) <= query
-    scores = (scores_BGQS.float() * scale).masked_fill(~visible, float("-inf"))
-    return torch.softmax(scores, -1).to(scores_BGQS.dtype)
+def _softmax(scores: Tensor, num_queries: int, start: int) -> Tensor:
+    """Replace scores ``[R * K, G * Q, S]`` by the probabilities of what each query may see; only
+    the last ``Q`` keys stand behind some query."""
+    hidden_QQ = torch.full((num_queries, num_queries), -math.inf, dtype=scores.dtype).triu_(1)
+    split = scores.view(len(scores), -1, num_queries, scores.shape[-1])
+    split[..., start:].add_(hidden_QQ)
+    return torch.softmax(scores, -1, out=scores)
 
 
-def _softmax_gradient(probs_BGQS: Tensor, gradient_BGQS: Tensor, scale: float) -> Tensor:
-    probs, gradient = probs_BGQS.float(), gradient_BGQS.float()
-    inner = (probs * gradient).sum(-1, keepdim=True)
-    return (probs * (gradient - inner) * scale).to(probs_BGQS.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class SoftmaxKernels:
-    """The softmax of a tile and its gradient."""
-
-    forward: Callable[[Tensor, int, float], Tensor] = _softmax
-    backward: Callable[[Tensor, Tensor, float], Tensor] = _softmax_gradient
-
-    @classmethod
-    def compiled(cls) -> "SoftmaxKernels":
-        """Return both kernels, each compiled to one fused loop for tiles of any size."""
-        return cls(
-            torch.compile(_softmax, dynamic=True), torch.compile(_softmax_gradient, dynamic=True)
-        )
-
-
-EAGER = SoftmaxKernels()
+def _softmax_gradient(probs: Tensor, gradient: Tensor) -> Tensor:
+    """Replace the gradient of the probabilities by that of the scores."""
+    backward = torch.ops.aten._softmax_backward_data.out
+    result: Tensor = backward(gradient, probs, -1, probs.dtype, grad_input=gradient)
+    return result
 
 
 def _fold_queries(x_RQHE: Tensor, num_kv_heads: int) -> Tensor:
@@ -124,28 +109,27 @@ class _Attention(torch.autograd.Function):
         k_NKE: Tensor,
         v_NKE: Tensor,
         groups: Sequence[RowGroup],
-        kernels: SoftmaxKernels,
     ) -> Tensor:
-        num_heads, num_kv, scale = q_NHE.shape[1], k_NKE.shape[1], q_NHE.shape[2] ** -0.5
+        num_heads, num_kv = q_NHE.shape[1], k_NKE.shape[1]
+        q_NHE = q_NHE * q_NHE.shape[2] ** -0.5
         output_NHE, saved = torch.empty_like(q_NHE), []
         for tile in tiles(groups, num_heads):
             queries = tile.end - tile.start
             q = _fold_queries(tile.rows_of(q_NHE)[:, tile.start : tile.end], num_kv)
             k = _fold_keys(tile.rows_of(k_NKE)[:, : tile.end])
             v = _fold_keys(tile.rows_of(v_NKE)[:, : tile.end])
-            scores = torch.bmm(q, k.transpose(1, 2)).view(len(q), -1, queries, tile.end)
-            probs = kernels.forward(scores, tile.start, scale).flatten(1, 2)
+            probs = _softmax(torch.bmm(q, k.transpose(1, 2)), queries, tile.start)
             saved.append(probs)
             mixed = _unfold_queries(torch.bmm(probs, v), tile.num_rows, num_kv, queries)
             tile.rows_of(output_NHE)[:, tile.start : tile.end] = mixed
         ctx.save_for_backward(q_NHE, k_NKE, v_NKE, *saved)
-        ctx.groups, ctx.kernels = groups, kernels
+        ctx.groups = groups
         return output_NHE
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q_NHE, k_NKE, v_NKE, *saved = ctx.saved_tensors
-        num_heads, num_kv, scale = q_NHE.shape[1], k_NKE.shape[1], q_NHE.shape[2] ** -0.5
+        num_heads, num_kv = q_NHE.shape[1], k_NKE.shape[1]
         dy_NHE = gradients[0].contiguous()
         dq_NHE, dk_NKE, dv_NKE = (torch.zeros_like(t) for t in (q_NHE, k_NKE, v_NKE))
         for tile, probs in zip(tiles(ctx.groups, num_heads), saved, strict=True):
@@ -154,17 +138,14 @@ class _Attention(torch.autograd.Function):
             q = _fold_queries(tile.rows_of(q_NHE)[:, tile.start : tile.end], num_kv)
             k = _fold_keys(tile.rows_of(k_NKE)[:, : tile.end])
             v = _fold_keys(tile.rows_of(v_NKE)[:, : tile.end])
-            dprobs = torch.bmm(dy, v.transpose(1, 2))
-            split = (len(q), -1, queries, tile.end)
-            dscores = ctx.kernels.backward(probs.view(split), dprobs.view(split), scale)
-            dscores = dscores.flatten(1, 2)
+            dscores = _softmax_gradient(probs, torch.bmm(dy, v.transpose(1, 2)))
             dq = _unfold_queries(torch.bmm(dscores, k), rows, num_kv, queries)
             tile.rows_of(dq_NHE)[:, tile.start : tile.end] = dq
             dk = _unfold_keys(torch.bmm(dscores.transpose(1, 2), q), rows)
             tile.rows_of(dk_NKE)[:, : tile.end] += dk
             dv = _unfold_keys(torch.bmm(probs.transpose(1, 2), dy), rows)
             tile.rows_of(dv_NKE)[:, : tile.end] += dv
-        return dq_NHE, dk_NKE, dv_NKE, None, None
+        return dq_NHE.mul_(q_NHE.shape[2] ** -0.5), dk_NKE, dv_NKE, None
 
 
 def attend(
@@ -172,8 +153,7 @@ def attend(
     k_NKE: Tensor,
     v_NKE: Tensor,
     groups: Sequence[RowGroup],
-    kernels: SoftmaxKernels = EAGER,
 ) -> Tensor:
     """Causal attention inside every row of every group; returns ``[N, H * E]``."""
-    output: Tensor = _Attention.apply(q_NHE, k_NKE, v_NKE, groups, kernels)  # type: ignore[no-untyped-call]
+    output: Tensor = _Attention.apply(q_NHE, k_NKE, v_NKE, groups)  # type: ignore[no-untyped-call]
     return output.flatten(1)

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.corpus.document import BOS, END, PAD, SPECIAL_TOKENS
+from training.growth import deepen
 from training.model import ModelShape, llama_name
 from training.tokenizer import load
 from training.train import DEFAULT_PLAN, Plan
@@ -96,11 +97,10 @@ def export(
 
 
 def mean_with(
-    weights: Mapping[str, Tensor], directory: Path, share: float = 0.5
+    weights: Mapping[str, Tensor], others: Mapping[str, Tensor], share: float = 0.5
 ) -> dict[str, Tensor]:
-    """Return the mean of ``weights``, as they would be exported, and those of an exported model of
-    their shape; ``share``: how much the first count, of 1."""
-    others = load_file(directory / "model.safetensors")
+    """Return the mean of ``weights``, as they would be exported, and the tensors of an exported
+    model of their shape; ``share``: how much the first count, of 1."""
     own = {name: weight.to(torch.bfloat16).float() for name, weight in weights.items()}
     return {
         name: share * one + (1 - share) * others[llama_name(name)].float()
@@ -118,13 +118,16 @@ def export_run(
     share: float = 0.5,
 ) -> None:
     """Export the last checkpoint of a run by ``plan``, either the weights or their running mean;
-    with ``other``, the mean of that, which counts ``share``, and of an exported model."""
+    with ``other``, the mean of that, which counts ``share``, and of an exported model, deepened to
+    the run's number of layers."""
     tokenizer = load(folder / "tokenizer.json")
     state = torch.load(folder / "checkpoint.pt")
     weights = state["mean" if mean else "model"]
+    shape = ModelShape(tokenizer.get_vocab_size(), **plan.shape)
     if other is not None:
-        weights = mean_with(weights, other, share)
-    export(weights, ModelShape(tokenizer.get_vocab_size(), **plan.shape), tokenizer, target)
+        tensors = deepen(load_file(other / "model.safetensors"), shape.num_layers)
+        weights = mean_with(weights, tensors, share)
+    export(weights, shape, tokenizer, target)
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.attention import EAGER, RowGroup, SoftmaxKernels, attend
+from training.attention import RowGroup, attend
+from training.fused import Attend, attention_for
 
 _LAYER_NAMES = {
     "input_norm": "input_layernorm",
@@ -135,10 +136,10 @@ class Model(nn.Module):
     def __init__(self, shape: ModelShape, dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__()
         self.shape, self.dtype = shape, dtype
+        self.attend: Attend = attend
         self.embedding = nn.Parameter(torch.randn(shape.vocab_size, shape.width) * 0.02)
         self.blocks = nn.ModuleList([Block(shape) for _ in range(shape.num_layers)])
         self.norm = RMSNorm(shape.width, shape.norm_eps)
-        self.kernels = EAGER
         exponent = torch.arange(0, shape.head_size, 2).float() / shape.head_size
         angles = torch.arange(shape.max_positions).float()[:, None] / shape.rope_theta**exponent
         self.register_buffer("cos", angles.cos(), persistent=False)
@@ -151,13 +152,13 @@ class Model(nn.Module):
         for block in self.blocks:
             assert isinstance(block, Block)
             q, k, v = block.project(x_ND, cos, sin)
-            x_ND = block.finish(x_ND, attend(q, k, v, groups, self.kernels))
+            x_ND = block.finish(x_ND, self.attend(q, k, v, groups))
         final: Tensor = self.norm(x_ND)
         return final
 
     def compile_layers(self) -> None:
-        """Fuse the softmax, and the per-token halves of every layer."""
-        self.kernels = SoftmaxKernels.compiled()
+        """Fuse attention and the per-token halves of every layer, as this processor allows."""
+        self.attend = attention_for(self.dtype, self.shape.head_size)
         for block in self.blocks:
             assert isinstance(block, Block)
             block.project = torch.compile(block.project, dynamic=False)  # type: ignore[method-assign]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from training import tokenizer as tokenizers
 from training.batches import batch_of_step
+from training.growth import deepen
 from training.model import Model, ModelShape, llama_name, weighted_loss
 from training.optim import Optimizer, Rates
 
@@ -107,17 +108,18 @@ class Trainer:
         partial.replace(self.checkpoint)
 
     def begin_with(self, directory: Path) -> None:
-        """Take the weights of an exported model; the optimiser starts anew.
+        """Take the weights of an exported model; the optimiser starts anew. Where the plan's shape
+        has more layers, layers are added that change nothing yet.
 
         Raises:
-            ValueError: its tokenizer is another one than the run's.
+            ValueError: its tokenizer is another one than the run's, or it has more layers.
         """
         tokenizer = tokenizers.load(directory / "tokenizer.json")
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise ValueError(
                 f"{self.folder} has another tokenizer than {directory}: begin a new run"
             )
-        tensors = load_file(directory / "model.safetensors")
+        tensors = deepen(load_file(directory / "model.safetensors"), self.model.shape.num_layers)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(tensors[llama_name(name)])
