@@ -188,8 +188,14 @@ def _call_s(study: ClusterStudy, strategy: StrategySource, alone_s: float) -> fl
         return statistics.median(one.ttft_s for one in played.outcomes)
 
     at_once_s = first_s(0.0)
-    num_calls = (first_s(_TRIED_S) - at_once_s) / _TRIED_S
-    return max(0.0, alone_s - at_once_s) / num_calls
+    return max(0.0, alone_s - at_once_s) / num_calls_of(at_once_s, first_s(_TRIED_S))
+
+
+def num_calls_of(at_once_s: float, tried_s: float) -> float:
+    """The number of calls before the first token, which comes after ``at_once_s``, or after
+    ``tried_s`` if each call takes ``_TRIED_S``. On a busy machine the messages are so long that a
+    later call may meet a shorter one: a request makes one call at least."""
+    return max(1.0, (tried_s - at_once_s) / _TRIED_S)
 
 
 def own_engine(real: Real) -> EngineSpec:

@@ -1,0 +1,15 @@
+"""How many calls the comparison with two real nodes takes a request to make."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.microserving.two_nodes import num_calls_of
+
+
+@pytest.mark.parametrize(
+    ("tried_s", "num_calls"),
+    [(0.023, 3.0), (0.0215, 1.5), (0.02, 1.0), (0.015, 1.0)],
+)
+def test_a_request_makes_one_call_at_least(tried_s: float, num_calls: float) -> None:
+    assert num_calls_of(0.02, tried_s) == pytest.approx(num_calls)
