@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.ayo import drawings, figures, gap, timeline, waits
+from benchmarks.ayo import bounds, drawings, figures, gap, timeline, waits
 from benchmarks.ayo.ahead import FOUND, SAME_ORDER
 from benchmarks.ayo.applications import (
     ADVANCED,
@@ -97,6 +97,10 @@ def gaps(setting: Setting, quick: bool) -> list[Row]:
     return gap.rows(setting, CORES[0])
 
 
+def leasts(setting: Setting, quick: bool) -> list[Row]:
+    return bounds.rows(setting)
+
+
 def policies(setting: Setting, quick: bool) -> list[Row]:
     return waits.rows(setting)
 
@@ -141,6 +145,7 @@ FIGURES: Mapping[str, Callable[[Setting, bool], list[Row]]] = MappingProxyType(
         "fig8-contextual": fig8_contextual,
         "fig9": fig9,
         "fig10": fig10,
+        "bounds": leasts,
         "gap": gaps,
         "waits": policies,
         "sensitivity": sensitivity,

@@ -10,7 +10,7 @@ from typing import Annotated, TypedDict, cast
 
 import pytest
 
-from benchmarks.ayo import figures, gap, timeline, waits
+from benchmarks.ayo import bounds, figures, gap, timeline, waits
 from benchmarks.ayo.applications import (
     ADVANCED,
     APPLICATIONS,
@@ -278,3 +278,9 @@ def test_control_is_told_no_times_of_a_query_without_profiles() -> None:
     primitives = made.graph().e_graph.primitives.values()
     assert {one.remaining_us for one in primitives} == {0}
     assert max(one.depth for one in primitives) > 3
+
+
+@pytest.mark.parametrize("application", [SEARCH, NAIVE, ADVANCED])
+def test_no_query_takes_less_than_the_bound(application: Application) -> None:
+    quire_s = alone_s(OURS["quire"], application)
+    assert 0.9 * quire_s < bounds.least(Stated(), application, CORE) <= quire_s
