@@ -496,6 +496,27 @@ def test_a_websocket_that_is_not_there_is_404(server: RunningServer, path: str) 
 
 
 @pytest.mark.parametrize(
+    ("query", "param", "code"),
+    [
+        ("after=x", "after", "invalid_argument"),
+        ("after=-1", "after", "invalid_argument"),
+        ("afer=1", "afer", "unknown_parameter"),
+    ],
+)
+def test_a_websocket_with_a_wrong_query_is_told_what_is_wrong(
+    server: RunningServer, query: str, param: str, code: str
+) -> None:
+    url = server.url.replace("http", "ws") + f"/v1/programs/prog-1/attach?{query}"
+    with pytest.raises(InvalidStatus) as refused, connect(url):
+        pass
+    answer = refused.value.response
+    assert answer.status_code == 400
+    error = json.loads(answer.body)["error"]
+    assert (error["param"], error["code"]) == (param, code)
+    assert error["message"].startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize(
     ("path", "body"),
     [
         (CHAT, {"messages": HI, "tools": [{"type": "web_search"}]}),

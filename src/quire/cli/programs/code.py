@@ -41,7 +41,8 @@ def request_code(program: str) -> dict[str, Any]:
         InvalidArgument: the file cannot be read, or is not a program.
     """
     path = Path(program)
-    if program in library.LIBRARY or not (path.suffix or "/" in program):
+    is_path = path.suffix or "/" in program or program in (".", "..")
+    if program in library.LIBRARY or not is_path:
         return {"program": program}
     if path.is_dir():
         return code_body(read_code(path))

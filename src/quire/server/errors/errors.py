@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -219,6 +219,12 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
         note(request.scope, code, message)
         return JSONResponse(error_body(400, message, code=code, param=param), 400)
 
+    async def on_websocket_validation_error(websocket: WebSocket, error: Exception) -> None:
+        assert isinstance(error, WebSocketRequestValidationError)
+        message, code, param = problem_of(error)
+        await refuse_websocket(websocket, HttpError(400, message, code=code, param=param))
+
+    app.add_exception_handler(WebSocketRequestValidationError, on_websocket_validation_error)  # type: ignore[arg-type]
     app.add_exception_handler(QuireError, on_quire_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
@@ -227,6 +233,13 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
 def wrong_method(method: str, path: str, allowed: str) -> str:
     """Return the message of a 405; ``allowed``: the methods of ``path``, as the header has them."""
     return f"method {method} is not allowed on {path}: send {allowed}"
+
+
+async def refuse_websocket(websocket: WebSocket, error: HttpError) -> None:
+    """Answer the handshake with ``error``, in the usual format."""
+    note(websocket.scope, error.code or "", error.detail)
+    body = error_body(error.status_code, error.detail, code=error.code, param=error.param)
+    await websocket.send_denial_response(JSONResponse(body, error.status_code))
 
 
 def no_route(otherwise: ASGIApp) -> ASGIApp:

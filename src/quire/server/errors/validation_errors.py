@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 
 from quire.server.errors.unknown_fields import instead_of
 
@@ -51,7 +51,9 @@ def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
     return path[:200] or None
 
 
-def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> FieldProblem:
+def problem_of(
+    error: RequestValidationError | WebSocketRequestValidationError, fields: Sequence[str] = ()
+) -> FieldProblem:
     """Return the first problem in full, and the places of further ones.
 
     ``fields``: those that the body may have. Numbers are repeated in the message; of other values
@@ -59,7 +61,8 @@ def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> Fie
     """
     problems = error.errors()
     first = problems[0]
-    param = location_of(first, error.body)
+    body = error.body if isinstance(error, RequestValidationError) else None
+    param = location_of(first, body)
     message = str(first["msg"]).removeprefix("Value error, ")
     if tuple(first["loc"]) == ("body",) and first["type"] != "value_error":
         message = "the body must be a JSON object, sent with content-type: application/json"
@@ -77,7 +80,7 @@ def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> Fie
     elif first["type"] == "union_tag_not_found":
         message = f"{_tag_of(first)}: Field required"
     where = f"{param}: " if param else ""
-    more = _more(_others(problems), error.body)
+    more = _more(_others(problems), body)
     return FieldProblem(f"{where}{message}{more}", _code_of(first["type"]), param)
 
 

@@ -37,7 +37,7 @@ from starlette.websockets import WebSocketDisconnect
 from quire.core.errors import MailboxFull, QuireError
 from quire.node import MessageReader, ProgramHandle
 from quire.server.context import caller_of, context_of
-from quire.server.errors.errors import HttpError, body_of, error_body
+from quire.server.errors.errors import HttpError, body_of, error_body, refuse_websocket
 from quire.server.programs.attachments import (
     BEFORE_HEADER,
     CONNECTION_HEADER,
@@ -46,6 +46,7 @@ from quire.server.programs.attachments import (
     moved_reason,
 )
 from quire.server.programs.records import message_frame, record_frame
+from quire.server.requests.query_names import check_query_names
 from quire.server.requests.strict_json import strict_loads
 from quire.server.routes.programs import After, PublicId
 from quire.server.schemas.programs import ClientFrame, MessageFrame
@@ -63,9 +64,13 @@ _TRY_AGAIN_LATER = 1013
 async def attach(websocket: WebSocket, program: PublicId, after: After = 0) -> None:
     context = context_of(websocket)
     try:
+        check_query_names(websocket.query_params, ("after",))
         handle = context.node.program(program, caller_of(websocket))
     except QuireError as error:
         await refuse(error, websocket.scope, websocket.receive, websocket.send)
+        return
+    except HttpError as error:
+        await refuse_websocket(websocket, error)
         return
     before, headers = websocket.headers.get(BEFORE_HEADER), []
     if before is not None and (num_taken := handle.num_frames(before)) is not None:
