@@ -224,7 +224,7 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
         message, code, param = problem_of(error)
         await refuse_websocket(websocket, HttpError(400, message, code=code, param=param))
 
-    app.add_exception_handler(WebSocketRequestValidationError, on_websocket_validation_error)  # type: ignore[arg-type]
+    app.add_exception_handler(WebSocketRequestValidationError, on_websocket_validation_error)
     app.add_exception_handler(QuireError, on_quire_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
