@@ -2,9 +2,8 @@
 // them for the next product, or keeping only the best column of each.
 // Must not know how the sums were computed, nor any model.
 //
-// Each is a class with the same functions, for each of which matmul.cpp is compiled:
-//   take(block)      the complete sums of some rows and panels, before scale and bias
-//   lines_of(block)  the memory that take(block) writes, for one panel and the rows of one task
+// Each is a class with the same function, for each of which matmul.cpp is compiled:
+//   take(block)   the complete sums of some rows and panels, before scale and bias
 // Each pair of row and panel is taken once, by one thread, in ascending order of panels. What is the
 // same for all rows is decided before the loop over them: a row and a panel are multiplied in 256
 // cycles where K is 256, of which a few branches for each would be a tenth.
@@ -16,7 +15,6 @@
 
 #include "best_columns.h"
 #include "matmul.h"
-#include "matmul_panel.h"
 #include "simd.h"
 
 namespace quire {
@@ -82,15 +80,6 @@ class StoredRows {
     });
   }
 
-  ResultLines lines_of(const SumsOfBlock& block) const {
-    const int64_t columns = columns_per_panel(w_.layout), first = block.first_panel * columns;
-    const int64_t stride = y_.stride * static_cast<int64_t>(sizeof(float));
-    const auto* upper = reinterpret_cast<const uint8_t*>(y_.rows + first) + block.first_row * stride;
-    const int64_t num = std::min(columns, w_.num_columns - first);
-    const int64_t bytes = num * static_cast<int64_t>(sizeof(float));
-    return {upper, upper + kBlockRows * stride, stride, bytes, 0, 0};
-  }
-
  private:
   static constexpr int64_t kRowsAhead = 4;  // y is rarely in a near cache: its rows are prefetched
 
@@ -136,15 +125,6 @@ class ConvertedRows {
         take_one(row, panel, block.of(row, panel));
   }
 
-  ResultLines lines_of(const SumsOfBlock& block) const {
-    const auto place = [&](int64_t row) {
-      return activation_place(next_, row, block.first_panel * kColumns);
-    };
-    const int64_t lower = block.first_row + kBlockRows;
-    return {place(block.first_row), lower < block.last_row ? place(lower) : nullptr, kTileBytes,
-            kColumns * activation_element_bytes(next_.type), 0, 0};
-  }
-
  private:
   static constexpr int64_t kColumns = kPanelColumns / 2;  // of a gated panel; padding is zero
 
@@ -188,8 +168,6 @@ class BestColumns {
           stored_.take({row, row + 1, panel, panel + 1, sums});
       }
   }
-
-  ResultLines lines_of(const SumsOfBlock&) const { return {}; }  // few bytes of each row
 
  private:
   void compare(int64_t row, int64_t panel, const float* sums) const {

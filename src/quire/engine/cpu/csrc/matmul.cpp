@@ -209,7 +209,6 @@ class Product {
           task.fetch = Fetch::kFar;
           task.lines = lines;
           task.next = next;
-          task.results = results_of(block, tile);
           multiply(task);
           next += lines * 64;
           if (last_tile == num_tiles_) finish(block);
@@ -238,15 +237,6 @@ class Product {
     task.lower = rows_at(block.first_row + kBlockRows, task.lower_rows, tile);
     task.sums = block.of(block.first_row, panel);
     return task;
-  }
-
-  // The results of a block are prefetched one row (where K is short, some rows) for each of the last
-  // tiles of K, so that memory is read as evenly as it can be.
-  ResultLines results_of(const SumsOfBlock& block, int64_t tile) const {
-    ResultLines results = results_.lines_of(block);
-    results.rows_of_tile = (kBlockRows + num_tiles_ - 1) / num_tiles_;
-    results.first_row = kBlockRows - (num_tiles_ - tile) * results.rows_of_tile;
-    return results;
   }
 
   Int8Scales scales_of(const SumsOfBlock& block, int64_t panel) const {

@@ -9,8 +9,6 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
-
 namespace quire {
 namespace {
 
@@ -92,21 +90,6 @@ inline void prefetch(const PanelTask& task, int64_t tile) {
     for (int64_t line = 0; line < task.lines; line++) __builtin_prefetch(next + line * 64, 0, 2);
 }
 
-// Into L2: on their way to L1 these lines would hold the few buffers that activations come through.
-// Always inlined, because GCC 12 drops calls of a function that does nothing but prefetch.
-template <bool has_lower>
-[[gnu::always_inline]] inline void prefetch_results(const PanelTask& task, int64_t tile) {
-  const ResultLines& results = task.results;
-  const int64_t first = results.first_row + tile * results.rows_of_tile;
-  const int64_t last = std::min(first + results.rows_of_tile, task.upper_rows);
-  for (int64_t row = std::max<int64_t>(first, 0); row < last; row++)
-    for (int64_t byte = 0; byte < results.row_bytes; byte += 64) {
-      const int64_t place = row * results.stride + byte;
-      __builtin_prefetch(results.upper + place, 1, 2);
-      if (has_lower) __builtin_prefetch(results.lower + place, 1, 2);
-    }
-}
-
 template <bool int8, bool has_lower, Fetch fetch>
 void product(const PanelTask& task) {
   const uint8_t* w = task.panel;
@@ -116,7 +99,6 @@ void product(const PanelTask& task) {
   begin_sums<has_lower>(task);
   for (int64_t tile = 0; tile < task.num_tiles; tile++) {
     prefetch<fetch>(task, tile);
-    if (fetch == Fetch::kFar && task.results.upper) prefetch_results<has_lower>(task, tile);
     _tile_loadd(6, w, kPanelStride);
     _tile_loadd(4, upper, kRowStride);
     _tile_loadd(7, w + kPanelStride / 2, kPanelStride);

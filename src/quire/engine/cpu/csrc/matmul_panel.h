@@ -35,18 +35,6 @@ struct Int8Scales {
   const int32_t* offsets;  // [32] 128 * (sum of the column)
 };
 
-// The memory that the results of a task will be written to, the same bytes of each row of its two
-// blocks. It is rarely in a near cache, so at each tile `rows_of_tile` rows of both blocks are
-// prefetched, row first_row + tile * rows_of_tile and the following ones. `upper` null: nothing is.
-struct ResultLines {
-  const uint8_t* upper;
-  const uint8_t* lower;
-  int64_t stride;  // bytes from one row of a block to the next
-  int64_t row_bytes;
-  int64_t first_row;  // below zero: prefetching begins at a later tile
-  int64_t rows_of_tile;
-};
-
 // sums[row][32] (+)= rows . panel, over `num_tiles` 64-byte steps of K. Sums are float32, or int32
 // for int8, before any scale. The order of addition along K does not depend on how K is cut into
 // tasks.
@@ -61,7 +49,6 @@ struct PanelTask {
   const uint8_t* next;
   int64_t lines;
   void* sums;
-  ResultLines results;       // AMX, many rows
   const Int8Scales* scales;  // int8 in vectors, the last task along K: sums become floats; else null
 };
 
