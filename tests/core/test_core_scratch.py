@@ -81,7 +81,6 @@ _OTHERWISE = {
     "core/scratch.py",
     "core/executable_cache.py",  # in the directory of its results
     "compilation/building.py",  # in the directory of its results
-    "node/encoder_package.py",  # in the directory of its results
     "engine/kv_cache/disk_slab.py",  # a file without a name
     "cluster/deployment/head.py",  # outlives its command: its path is in the cluster's record
 }
