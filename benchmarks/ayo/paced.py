@@ -97,7 +97,7 @@ def gaps(setting: Setting, quick: bool) -> list[Row]:
     return gap.rows(setting, CORES[0])
 
 
-def leasts(setting: Setting, quick: bool) -> list[Row]:
+def least_seconds(setting: Setting, quick: bool) -> list[Row]:
     return bounds.rows(setting)
 
 
@@ -145,7 +145,7 @@ FIGURES: Mapping[str, Callable[[Setting, bool], list[Row]]] = MappingProxyType(
         "fig8-contextual": fig8_contextual,
         "fig9": fig9,
         "fig10": fig10,
-        "bounds": leasts,
+        "bounds": least_seconds,
         "gap": gaps,
         "waits": policies,
         "sensitivity": sensitivity,

@@ -106,7 +106,7 @@ def test_what_both_engines_owe_decides_how_a_prompt_is_levelled() -> None:
         receiver.load = 4  # type: ignore[misc]
         for _ in range(100):
             balanced.share(sender, receiver, 1000)
-        with balanced.owing(sender, owed), balanced.owing(receiver, num_own):
+        with balanced.owed.owing(sender, owed), balanced.owed.owing(receiver, num_own):
             return balanced.share(sender, receiver, 1000)
 
     usual = share(0, 0)

@@ -23,7 +23,7 @@ from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
 from quire.server.errors.refusals import mark_begun
 from quire.server.events import DATA_EVENTS, EventStyle
-from quire.server.requests.hints import told
+from quire.server.requests.hints import tell_clipped
 from quire.server.requests.identity import identify
 from quire.server.requests.observation import RequestLabels, RequestObserver
 from quire.server.requests.sampling import sampler_of
@@ -188,7 +188,7 @@ def begin(request: Request, plan: GenerationPlan) -> GenerationResponse:
         style=plan.style,
         telling=plan.telling,
     )
-    told(response, plan.fields)
+    tell_clipped(response, plan.fields)
     return response
 
 

@@ -251,9 +251,11 @@ def _require(
 
 
 def _beta(text: str | None) -> float | None:
-    """Return the ratio that ``text`` gives; None if it says ``never``."""
-    if text is None or text == "never":
-        return None if text else _DEFAULTS.beta
+    """Return the ratio that ``text`` gives, by default that of the policies; None for ``never``."""
+    if text is None:
+        return _DEFAULTS.beta
+    if text == "never":
+        return None
     try:
         ratio = float(text)
     except ValueError:

@@ -12,6 +12,7 @@ from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import decoder_of, least_used_of
 from quire.cluster.strategies.handing_over import handed_over
+from quire.cluster.strategies.owed import OwedTokens
 from quire.cluster.strategies.sharing import ShareByLoad
 
 
@@ -24,8 +25,7 @@ class Balanced:
     ratio: float = 0.2
     num_prefill: int = 1
     max_ratio: float = 0.5
-    owed: Counter[str] = field(default_factory=Counter, init=False)
-    """Tokens of prompts that each engine has to compute."""
+    owed: OwedTokens = field(default_factory=OwedTokens, init=False)
     num_sending: Counter[str] = field(default_factory=Counter, init=False)
     num_awaited: Counter[str] = field(default_factory=Counter, init=False)
     """Requests of each generating engine whose tokens are still to come: they are among its load,
@@ -46,7 +46,7 @@ class Balanced:
         share = self.share(sender, receiver, num_tokens, len(prefill) / len(decode))
         num_own = max(1, int(share * num_tokens))
         end = num_tokens - num_own
-        with self.owing(receiver, num_own), ExitStack() as sending:
+        with self.owed.owing(receiver, num_own), ExitStack() as sending:
             sending.enter_context(self.sending(sender, receiver, end))
             return await handed_over(request, sender, receiver, end, lambda _: sending.close())
 
@@ -74,18 +74,8 @@ class Balanced:
         self.num_sending[sender.name] += 1
         self.num_awaited[receiver.name] += 1
         try:
-            with self.owing(sender, num_tokens):
+            with self.owed.owing(sender, num_tokens):
                 yield
         finally:
             self.num_awaited[receiver.name] -= 1
             self.num_sending[sender.name] -= 1
-
-    @contextmanager
-    def owing(self, engine: Engine, num_tokens: int) -> Iterator[None]:
-        """Count ``num_tokens`` of a prompt that ``engine`` has to compute, until the context is
-        left."""
-        self.owed[engine.name] += num_tokens
-        try:
-            yield
-        finally:
-            self.owed[engine.name] -= num_tokens

@@ -10,9 +10,7 @@ program then goes on soonest.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import least_used_of
 from quire.cluster.strategies.computing import ComputingEngines
 from quire.cluster.strategies.handing_over import handed_over
+from quire.cluster.strategies.owed import OwedTokens
 from quire.core.errors import EngineLost, InvalidArgument, QuireError
 
 _MAX_HOLDERS = 8
@@ -72,7 +71,7 @@ class Quire:
     bytes_per_s: float = 1e9
     call_s: float = 0.01
     profile: str = ""
-    owed: Counter[str] = field(default_factory=Counter, init=False)
+    owed: OwedTokens = field(default_factory=OwedTokens, init=False)
     computing: ComputingEngines = field(default_factory=ComputingEngines, init=False)
     routes_sessions = True
 
@@ -86,13 +85,13 @@ class Quire:
         located = await least_used_of(engines).locate(request)
         if located is None:
             engine = min(engines, key=self._num_owed)
-            with self._owing(engine, len(request.prefix) // _CHARS_PER_TOKEN):
+            with self.owed.owing(engine, len(request.prefix) // _CHARS_PER_TOKEN):
                 return await engine.send(request)
         plan = self.plan(located, engines, request.home)
         if plan.source is None:
             self.call_s += _FORGETTING * (self._first_call_s - self.call_s)
         with (
-            self._owing(plan.engine, plan.num_computed),
+            self.owed.owing(plan.engine, plan.num_computed),
             self.computing.at(plan.engine.name, located.keys),
         ):
             if plan.source is not None:
@@ -219,16 +218,6 @@ class Quire:
     def _compute_s(self, engine: Engine, num_tokens: int) -> float:
         """Return how long ``engine`` computes so many tokens of prompts."""
         return num_tokens * (engine.prompt_token_s or self._token_s)
-
-    @contextmanager
-    def _owing(self, engine: Engine, num_tokens: int) -> Iterator[None]:
-        """Count ``num_tokens`` of a prompt that ``engine`` has to compute, until the context is
-        left."""
-        self.owed[engine.name] += num_tokens
-        try:
-            yield
-        finally:
-            self.owed[engine.name] -= num_tokens
 
     def _learn(self, sent: RemoteSendResult) -> None:
         """Learn ``bytes_per_s`` from transfers of at least a mebibyte, and ``call_s`` from all: the

@@ -65,7 +65,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 class PostgresConnections:
     """A connection for each thread that asks for one, and one that is kept: ``prepare`` is called
-    with it when it is new. Each holds the lock of ``node``, which so outlasts the loss of any."""
+    with it when it is new. Each holds the lock of ``node``, so that the loss of one does not end
+    it."""
 
     def __init__(self, address: str, node: str, prepare: Callable[[Any], None]) -> None:
         self._address, self._node, self._prepare = address, node, prepare

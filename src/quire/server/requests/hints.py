@@ -30,7 +30,7 @@ def deadline_in_range(deadline_s: float | None) -> float | None:
     return None if deadline_s is None else max(0.0, min(deadline_s, MAX_DEADLINE_S))
 
 
-def told(response: Response, body: BaseModel) -> Response:
+def tell_clipped(response: Response, body: BaseModel) -> Response:
     """Return ``response`` with a header that names the hints of ``body`` that were clipped."""
     clipped = ", ".join(f"{name}={value:.0f}" for name, value in _clipped(body))
     if clipped:

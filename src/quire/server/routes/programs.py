@@ -17,7 +17,7 @@ from quire.server.own_route import OwnRoute
 from quire.server.programs.events import ProgramEvents, place_of
 from quire.server.programs.records import launched, parameters_body, session
 from quire.server.programs.upload import program_of
-from quire.server.requests.hints import priority_in_range, told
+from quire.server.requests.hints import priority_in_range, tell_clipped
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.programs import (
     LaunchRequest,
@@ -56,12 +56,14 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         traceparent=request.headers.get("traceparent"),
     )
     if body.stream:
-        return told(ProgramEvents(handle, context.config.write_timeout_s, is_launch=True), body)
+        return tell_clipped(
+            ProgramEvents(handle, context.config.write_timeout_s, is_launch=True), body
+        )
     if body.wait:
         await wait_ended(request, handle)
     else:
         await handle.kept()
-    return told(_json(launched(handle.record(), None), 201), body)
+    return tell_clipped(_json(launched(handle.record(), None), 201), body)
 
 
 @router.get("/v1/programs", response_model=ProgramList)

@@ -14,7 +14,7 @@ from quire.server.context import caller_of, context_of
 from quire.server.errors.errors import HttpError
 from quire.server.list_page import ListPage
 from quire.server.planning import begin, open_generation
-from quire.server.requests.hints import told
+from quire.server.requests.hints import tell_clipped
 from quire.server.requests.strict_json import StrictRoute
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import Creation, count_input_tokens, create
@@ -86,8 +86,8 @@ def _in_background(request: Request, creation: Creation) -> Response:
     store.put(entry)
     headers = {"x-quire-program-id": begun.generation.session.id}
     if creation.body.stream:
-        return told(_followed(request, entry.run, -1, headers), creation.body)
-    return told(_json(entry.current(), headers), creation.body)
+        return tell_clipped(_followed(request, entry.run, -1, headers), creation.body)
+    return tell_clipped(_json(entry.current(), headers), creation.body)
 
 
 @router.get("/v1/responses/{response}", response_model=ResponseObject, responses=_EVENTS)

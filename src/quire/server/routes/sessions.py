@@ -18,7 +18,7 @@ from quire.node import SessionHandle
 from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.list_page import ListPage
 from quire.server.own_route import OwnRoute
-from quire.server.requests.hints import deadline_in_range, priority_in_range, told
+from quire.server.requests.hints import deadline_in_range, priority_in_range, tell_clipped
 from quire.server.schemas.base import WholeModel
 from quire.server.schemas.sessions import (
     DeletedSession,
@@ -56,7 +56,7 @@ async def create_session(request: Request, body: SessionRequest) -> Response:
         traceparent=request.headers.get("traceparent"),
     )
     (described,) = _described(context, [session])
-    return told(_json(described, 201 if is_new else 200), body)
+    return tell_clipped(_json(described, 201 if is_new else 200), body)
 
 
 @router.get("/v1/sessions", response_model=SessionList)

@@ -26,7 +26,7 @@ from quire.server.context import caller_of, context_of
 from quire.server.own_route import OwnRoute
 from quire.server.programs.query_events import QueryEvents
 from quire.server.programs.records import usage_body
-from quire.server.requests.hints import priority_in_range, told
+from quire.server.requests.hints import priority_in_range, tell_clipped
 from quire.server.schemas.base import event_responses
 from quire.server.schemas.workflows import (
     DeletedQuery,
@@ -84,9 +84,9 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
     result = partial(_result, query, handle)
     if body.stream:
         events = QueryEvents(workflow, handle, result, context.config.write_timeout_s)
-        return told(events, body)
+        return tell_clipped(events, body)
     await wait_ended(request, handle)
-    return told(_json(await result()), body)
+    return tell_clipped(_json(await result()), body)
 
 
 @router.delete("/v1/workflows/{workflow}/queries/{query_id:path}", response_model=DeletedQuery)

@@ -2,8 +2,8 @@
 
 Owns the way from nodes and edges to tools that wait for each other. LangGraph runs in supersteps:
 all nodes of a step end before one of the next begins. Here a node begins when those before it have
-ended, if each node can run in one step alone; other graphs, as those with a loop, run in supersteps
-here, too. LangGraph is not imported; the attributes of its graph object are read.
+ended. A graph with a loop, or with a node that can run in several steps, runs in supersteps here,
+too. LangGraph is not imported; the attributes of its graph object are read.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class Supersteps:
             self._with_managed(whole, 0)
         )
         begun = EndedRun(Update((0, 0, START), START, frozenset(), {}), leads)
-        return self._grown(self._behind(Superstep(-1, whole, frozenset(), (), {}, frozenset()),
-                                        [begun]))  # fmt: skip
+        before = Superstep(-1, whole, frozenset(), (), {}, frozenset())
+        return self._grown(self._behind(before, [begun]))
 
     async def lead_on(self, superstep: Superstep, **ended: EndedRun) -> dict[str, Any] | Growth:
         """Return the nodes of the step that follows the runs that have ``ended``, or the output."""
