@@ -229,6 +229,9 @@ class QuireProcess:
             raise AssertionError(f"{self.name} still has {last[0]}") from exc
 
 
+_NODE_READY = "quire_router_node_ready{"
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
@@ -291,6 +294,17 @@ class ClusterProcesses:
 
     async def settled(self) -> None:
         await asyncio.gather(*(node.settled() for node in self.nodes.values()))
+
+    async def ready(self) -> None:
+        """When the router gives work to every node."""
+
+        async def are_ready() -> bool:
+            async with httpx.AsyncClient(timeout=PATIENCE_S, verify=False) as http:
+                text = (await http.get(f"{self.router.url}/metrics")).text
+            ready = [line for line in text.splitlines() if line.startswith(_NODE_READY)]
+            return len(ready) == len(self.nodes) and all(line.endswith(" 1.0") for line in ready)
+
+        await until(are_ready, "the router does not find every node ready")
 
 
 @asynccontextmanager

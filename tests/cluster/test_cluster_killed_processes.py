@@ -22,10 +22,10 @@ pytestmark = [
 TEXT = "The harbour wakes before the town does. Nets are mended, and a bell counts the boats. "
 NUM_TOKENS = 300
 """The number of tokens of each choice."""
-NUM_TOLD_BYTES = 100_000
+NUM_TOLD_BYTES = 40_000
 """The number of bytes that the router receives before the node is killed: the link passes no more.
-Each answer has more than twice as many. Whatever else a node says, 500 bytes a second, reaches this
-number only after minutes."""
+The log probabilities make each answer more than twice as long, however many tokens share an event.
+Whatever else a node says, 500 bytes a second, takes more than a minute to reach this number."""
 SHARED = {"model": MODEL, "temperature": 0.8, "seed": 7}
 CHAT = {
     "messages": [{"role": "user", "content": TEXT}],
@@ -35,7 +35,14 @@ CHAT = {
 ASKED: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "/v1/completions",
-        {"prompt": TEXT, "n": 2, "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True},
+        {
+            "prompt": TEXT,
+            "max_tokens": NUM_TOKENS,
+            "ignore_eos": True,
+            "n": 2,
+            "logprobs": 5,
+            "stream": True,
+        },
     ),
     (
         "/v1/chat/completions",
@@ -77,10 +84,11 @@ class Reader:
             index = choice["index"]
             text = choice.get("text") or said.get("content") or ""
             self.texts[index] = self.texts.get(index, "") + text
-            shown = (choice.get("logprobs") or {}).get("content") or ()
-            for one in shown:
+            shown = choice.get("logprobs") or {}
+            self.logprobs.setdefault(index, []).extend(shown.get("token_logprobs") or ())
+            for one in shown.get("content") or ():
                 of_tops = [top["logprob"] for top in one["top_logprobs"]]
-                self.logprobs.setdefault(index, []).extend((one["logprob"], *of_tops))
+                self.logprobs[index].extend((one["logprob"], *of_tops))
 
 
 async def killed(cluster: ClusterProcesses, path: str, asked: dict[str, Any]) -> None:
@@ -119,7 +127,7 @@ async def killed(cluster: ClusterProcesses, path: str, asked: dict[str, Any]) ->
     for index, logprobs in got.logprobs.items():
         assert logprobs == pytest.approx(expected.logprobs[index], abs=1e-3)
     victim.start()
-    await victim.ready()
+    await cluster.ready()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -167,7 +175,7 @@ async def program_killed(cluster: ClusterProcesses) -> None:
         found = await http.get(f"{cluster.url}/v1/programs/{program}")
         assert found.headers["x-quire-node"] != victim
         cluster.nodes[victim].start()
-        await cluster.nodes[victim].ready()
+        await cluster.ready()
 
 
 async def test_a_program_ends_with_the_same(cluster: ClusterProcesses) -> None:
