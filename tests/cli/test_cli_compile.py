@@ -26,7 +26,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the environment says that libraries are; nothing is there."""
     monkeypatch.delenv(COMPILED_VARIABLE)
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "compiled"))
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    others = [finder for finder in sys.meta_path if not isinstance(finder, CompiledFinder)]
+    monkeypatch.setattr(sys, "meta_path", others)
     return tmp_path / "compiled"
 
 
