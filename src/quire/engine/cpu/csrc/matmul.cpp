@@ -38,7 +38,8 @@ void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, i
 // Many rows, vectors: a group of panels stays in L2, which gives weights as fast as they are
 // multiplied. Each 16 rows pass all of them, so that y is written in pieces as wide as the group. K
 // is cut only where a chunk of activations with all of K would not stay in L2 beside the group; then
-// sums come and go for each part.
+// sums come and go for each part. Where panels are multiplied in pairs (Intel's processors, whose L2
+// has 1.25 MiB), chunks are larger, so that weights are read and widened less often.
 //
 // Many rows, AMX, measured on such a machine: L2 is too slow for the weights. The inner steps of one
 // panel stay in L1 and are used for all rows of a chunk, whose activations (rows x outer steps of K)
@@ -50,16 +51,17 @@ struct Blocking {
 };
 
 constexpr int64_t kMaxChunkRows = 512;
-constexpr int64_t kGroupPanels = 8;
 
-constexpr int64_t kMinAmxRows = 256;
+constexpr int64_t kMinAmxRows = 256, kAmxPanels = 8;
 constexpr int64_t kAmxChunkBytes = 1 << 20;             // half of L2
 constexpr int64_t kInnerTiles = 8;                      // 16 KiB of a panel
 constexpr int64_t kStreamTiles = 4, kStreamPanels = 4;  // 8 KiB of 32 rows, 16 KiB of their sums
 
-constexpr int64_t kMinVectorRows = 128;
-constexpr int64_t kVectorChunkBytes = 512 << 10;  // together three quarters of an L2 of 1 MiB
+// Together with a group: three quarters of L2.
+constexpr int64_t kVectorChunkBytes = kPairs ? 768 << 10 : 512 << 10;
 constexpr int64_t kGroupBytes = 256 << 10;
+constexpr int64_t kMinVectorRows = kPairs ? 256 : 128, kVectorPanels = kPairs ? 4 : 8;
+constexpr int64_t kPanelsAtOnce = kPairs ? 2 : 1;
 
 // Rows of a chunk, about the same number in each and at most `most`.
 int64_t chunk_rows(int64_t num_rows, int64_t most, int64_t rows_at_once) {
@@ -75,7 +77,7 @@ Blocking amx_blocking(const Activations& x, int64_t num_tiles) {
   const int64_t most = std::clamp(kAmxChunkBytes / x.row_bytes, kMinAmxRows, kMaxChunkRows);
   const int64_t rows = chunk_rows(x.num_rows, most, kAmxRows);
   const int64_t outer = std::max(kAmxChunkBytes / (rows * x.row_bytes / num_tiles), kInnerTiles);
-  return {rows, kGroupPanels, std::min(outer, num_tiles), kInnerTiles};
+  return {rows, kAmxPanels, std::min(outer, num_tiles), kInnerTiles};
 }
 
 // `tile_bytes`: of a tile of a panel as it is multiplied.
@@ -86,11 +88,11 @@ Blocking vector_blocking(const Activations& x, int64_t num_tiles, int64_t tile_b
   const int64_t rows = chunk_rows(x.num_rows, most, kVectorRows);
   int64_t tiles = num_tiles;
   if (rows > fitting) {
-    const int64_t most_tiles = kGroupBytes / (kGroupPanels * tile_bytes);
+    const int64_t most_tiles = kGroupBytes / (kVectorPanels * tile_bytes);
     const int64_t num_parts = (num_tiles + most_tiles - 1) / most_tiles;
     tiles = (num_tiles + num_parts - 1) / num_parts;
   }
-  const int64_t panels = std::clamp(kGroupBytes / (tiles * tile_bytes), int64_t{1}, kGroupPanels);
+  const int64_t panels = std::clamp(kGroupBytes / (tiles * tile_bytes), kPanelsAtOnce, kVectorPanels);
   return {rows, panels, tiles, tiles};
 }
 
@@ -172,14 +174,19 @@ class Product {
     for (int64_t row = all.first_row, done = 0; row < all.last_row; row = block.last_row) {
       block.first_row = row;
       block.last_row = std::min(row + rows_at_once_, all.last_row);
-      for (int64_t panel = all.first_panel; panel < all.last_panel; panel++) {
+      for (int64_t panel = all.first_panel, num = 0; panel < all.last_panel; panel += num) {
+        num = panels_at_once(panel, all);
         PanelTask task = task_of(block, panel, tile, last_tile);
         const int64_t place = panel - all.first_panel;
         task.fetch = is_few_ ? Fetch::kNear : Fetch::kFar;
         task.lines = lines;
         task.next = after_ + place * w_.panel_bytes + done * 64;
         if (is_few_ || kInParts) task.next = panel + 1 < all.last_panel ? part(panel + 1, tile) : after_;
-        if (widens_) task.panel = reinterpret_cast<const uint8_t*>(widened_of(place));
+        if (widens_) task.panel = widened_of(place);
+        if (num > 1) {
+          task.beside = widens_ ? widened_of(place + 1) : part(panel + 1, tile);
+          task.sums_beside = block.of(block.first_row, panel + 1);
+        }
         const Int8Scales scales = scales_of(block, panel);
         if (w_.type == WeightType::kInt8 && !use_amx_ && last_tile == num_tiles_) task.scales = &scales;
         multiply(task);
@@ -189,6 +196,10 @@ class Product {
       // Where K is in one piece, the same sums, in L1, serve all rows.
       if (!is_whole) block.sums = block.of(block.last_row, block.last_panel - 1);
     }
+  }
+
+  int64_t panels_at_once(int64_t panel, const SumsOfBlock& all) const {
+    return is_few_ || use_amx_ ? 1 : std::min(kPanelsAtOnce, all.last_panel - panel);
   }
 
   // One part of K: each short part of each panel, which is in L1 or on its way, times all rows.
@@ -254,13 +265,15 @@ class Product {
     return x_.blocks + row * x_.row_bytes + tile * num_rows * (x_.row_bytes / num_tiles_);
   }
 
-  float* widened_of(int64_t place) const {
-    return widened_ + place * blocking_.outer * tile_bytes() / 4;
+  uint8_t* widened_of(int64_t place) const {
+    return reinterpret_cast<uint8_t*>(widened_) + place * blocking_.outer * tile_bytes();
   }
 
   void widen(const SumsOfBlock& all, int64_t tile, int64_t last_tile) {
-    for (int64_t panel = all.first_panel; panel < all.last_panel; panel++)
-      widen_tiles(part(panel, tile), last_tile - tile, widened_of(panel - all.first_panel));
+    for (int64_t panel = all.first_panel; panel < all.last_panel; panel++) {
+      auto* widened = reinterpret_cast<float*>(widened_of(panel - all.first_panel));
+      widen_tiles(part(panel, tile), last_tile - tile, widened);
+    }
   }
 
   void multiply(const PanelTask& task) {
@@ -298,19 +311,24 @@ struct Share {
   int64_t chunk, first, last;
 };
 
-// How a product is divided: groups of panels; of the last chunk of rows, the end in single panels, so
-// that threads end together. Groups are smaller where threads would otherwise have no work.
+// How a product is divided: groups of panels; of the last chunk of rows, the end in panels that are
+// multiplied at once, so that threads end together. Groups are smaller where threads would otherwise
+// have no work.
 class Shares {
  public:
   Shares(int64_t num_chunks, int64_t panels, int64_t group_panels, int64_t num_threads)
       : panels_(panels),
         last_chunk_(num_chunks - 1),
-        step_(std::clamp(num_chunks * panels / (kSharesPerThread * num_threads), int64_t{1},
-                         group_panels)),
+        step_(without_rest(std::clamp(num_chunks * panels / (kSharesPerThread * num_threads),
+                                      int64_t{1}, group_panels))),
         of_chunk_((panels + step_ - 1) / step_),
+        end_step_(std::min(step_, kPanelsAtOnce)),
         groups_(std::max<int64_t>(panels / step_ - num_threads, 0)) {}
 
-  int64_t count() const { return last_chunk_ * of_chunk_ + groups_ + panels_ - groups_ * step_; }
+  int64_t count() const {
+    const int64_t rest = panels_ - groups_ * step_;
+    return last_chunk_ * of_chunk_ + groups_ + (rest + end_step_ - 1) / end_step_;
+  }
 
   Share at(int64_t index) const {
     if (index < last_chunk_ * of_chunk_) {
@@ -319,15 +337,20 @@ class Shares {
     }
     const int64_t group = index - last_chunk_ * of_chunk_;
     if (group < groups_) return {last_chunk_, group * step_, (group + 1) * step_};
-    const int64_t panel = group + groups_ * (step_ - 1);
-    return {last_chunk_, panel, panel + 1};
+    const int64_t panel = groups_ * step_ + (group - groups_) * end_step_;
+    return {last_chunk_, panel, std::min(panel + end_step_, panels_)};
   }
 
  private:
+  static int64_t without_rest(int64_t panels) {
+    return panels < kPanelsAtOnce ? panels : panels - panels % kPanelsAtOnce;
+  }
+
   const int64_t panels_, last_chunk_;
   const int64_t step_;      // panels of a group
   const int64_t of_chunk_;  // shares of a chunk before the last one
-  const int64_t groups_;    // of the last chunk, before its single panels
+  const int64_t end_step_;  // panels of a share of the end
+  const int64_t groups_;    // of the last chunk, before its end
 };
 
 // The whole product, in shares.

@@ -115,13 +115,16 @@ struct Int8Kernel {
 #endif
 };
 
-// One part of a step for R rows and V vectors. The fewer operands, rows or vectors of weights, are in
-// registers; the others are read one at a time.
+// One part of a step for R rows and V vectors, the first kPanelVectors at w, the others at `beside`.
+// The fewer operands, rows or vectors of weights, are in registers; the others are read one at a time.
 template <class Kernel, int R, int V>
-inline void add_part(typename Kernel::Sum (&sums)[R][V], const uint8_t* w, const uint8_t* x,
-                     int64_t x_tile_stride, int step, int part) {
+inline void add_part(typename Kernel::Sum (&sums)[R][V], const uint8_t* w, const uint8_t* beside,
+                     const uint8_t* x, int64_t x_tile_stride, int step, int part) {
   using Operand = typename Kernel::Operand;
-  const auto column = [&](int v) { return Kernel::weights(w + v * kWidth * 4, part); };
+  const auto column = [&](int v) {
+    return v < kPanelVectors ? Kernel::weights(w + v * kWidth * 4, part)
+                             : Kernel::weights(beside + (v - kPanelVectors) * kWidth * 4, part);
+  };
   const auto row = [&](int r) { return Kernel::row(x + r * kTileBytes, x_tile_stride, step, part); };
   if constexpr (V > R) {
     Operand rows[R];
@@ -147,9 +150,9 @@ inline void add_part(typename Kernel::Sum (&sums)[R][V], const uint8_t* w, const
 }
 
 // Turns exact sums into floats on their way to memory.
-template <int R, int V>
+template <int R, int V, class Place>
 inline void store_scaled(const I32 (&sums)[R][V], const Int8Scales& scales, int64_t first_row,
-                         int first_vector, uint8_t* target) {
+                         int first_vector, Place place) {
 #pragma GCC unroll 16
   for (int v = 0; v < V; v++) {
     const int64_t j = (first_vector + v) * kWidth;
@@ -158,19 +161,24 @@ inline void store_scaled(const I32 (&sums)[R][V], const Int8Scales& scales, int6
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
       const F32 value = __builtin_convertvector(sums[r][v] - offset, F32) * of_column;
-      store(reinterpret_cast<float*>(target + r * kPanelColumns * 4 + v * kWidth * 4),
-            value * scales.rows[first_row + r]);
+      store(reinterpret_cast<float*>(place(r, v)), value * scales.rows[first_row + r]);
     }
   }
 }
 
-// Rows [first_row, first_row + R), vectors of columns [first_vector, first_vector + V).
+// Rows [first_row, first_row + R), vectors of columns [first_vector, first_vector + V); those from
+// kPanelVectors on are of the panel beside it.
 template <class Kernel, int R, int V>
 void register_block(const PanelTask& task, int64_t first_row, int first_vector) {
   using Sum = typename Kernel::Sum;
-  auto* target = static_cast<uint8_t*>(task.sums) + first_row * kPanelColumns * 4 +
-                 first_vector * kWidth * 4;
-  const auto place = [&](int r, int v) { return target + r * kPanelColumns * 4 + v * kWidth * 4; };
+  constexpr bool kPair = V > kPanelVectors;
+  const int64_t offset = first_row * kPanelColumns * 4 + first_vector * kWidth * 4;
+  auto* target = static_cast<uint8_t*>(task.sums) + offset;
+  auto* target_beside = static_cast<uint8_t*>(task.sums_beside) + offset;
+  const auto place = [&](int r, int v) {
+    return r * kPanelColumns * 4 + (v < kPanelVectors ? target + v * kWidth * 4
+                                                      : target_beside + (v - kPanelVectors) * kWidth * 4);
+  };
   // Stays in registers, for which every loop over it must be unrolled before the compiler looks for
   // what fits there. Otherwise it begins and ends in memory, which takes 6 cycles for each vector.
   Sum sums[R][V];
@@ -182,6 +190,7 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   const int64_t x_tile_stride = task.upper_rows * kTileBytes;
   const int64_t x_step = task.upper_rows * Kernel::kRowTileBytes;
   const uint8_t* w = task.panel + first_vector * kWidth * 4;
+  const int64_t to_beside = kPair ? task.beside - task.panel : 0;
   const uint8_t* x = task.upper + first_row * kTileBytes;
   const bool in_order = kInParts && task.fetch == Fetch::kInOrder;
   const int64_t lines = in_order || (first_row == 0 && first_vector == 0) ? task.lines : 0;
@@ -189,18 +198,26 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
     const uint8_t* next = in_order                      ? task.next + tile * lines * 64
                           : task.fetch == Fetch::kNear ? tile_ahead(task, tile)
                                                        : task.next + tile * kPanelTileBytes;
-    for (int64_t line = 0; line < lines; line++) __builtin_prefetch(next + line * 64);
+    for (int64_t line = 0; line < lines; line++) {
+      __builtin_prefetch(next + line * 64);
+      if (kPair) __builtin_prefetch(next + to_beside + line * 64);
+    }
+    // The rows of the next tile, for which the processor sees no pattern.
+    if constexpr (kPair)
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) __builtin_prefetch(x + x_step + r * kTileBytes);
 #pragma GCC unroll 4
     for (int step = 0; step < kStepsPerTile; step++)
 #pragma GCC unroll 2
       for (int part = 0; part < Kernel::kParts; part++) {
         // Otherwise what both parts read stays in registers that the sums need.
         if constexpr (Kernel::kParts > 1) asm volatile("" ::: "memory");
-        add_part<Kernel>(sums, w + step * kStepBytes, x, x_tile_stride, step, part);
+        const uint8_t* of_step = w + step * kStepBytes;
+        add_part<Kernel>(sums, of_step, of_step + to_beside, x, x_tile_stride, step, part);
       }
   }
   if constexpr (std::is_same_v<Kernel, Int8Kernel>)
-    if (task.scales != nullptr) return store_scaled(sums, *task.scales, first_row, first_vector, target);
+    if (task.scales != nullptr) return store_scaled(sums, *task.scales, first_row, first_vector, place);
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 16
@@ -258,6 +275,18 @@ void rows_of_panel(const PanelTask& task, int64_t first_row) {
   }
 }
 
+// The rows of one pass over two panels: 24 sums, 4 vectors of weights and an activation.
+constexpr int kPairRows = 6;
+
+// Two panels at once, with the constant R equal to `rows`.
+template <class Kernel, int R = kPairRows>
+void rows_of_pair(const PanelTask& task, int64_t first_row, int64_t rows) {
+  if constexpr (R > 1) {
+    if (rows < R) return rows_of_pair<Kernel, R - 1>(task, first_row, rows);
+  }
+  register_block<Kernel, R, 2 * kPanelVectors>(task, first_row, 0);
+}
+
 // Calls rows_of_panel with the constant R equal to `rows`.
 template <class Kernel, int R = rows_of_pass<Kernel>()>
 void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
@@ -269,6 +298,14 @@ void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
 
 template <class Kernel>
 void all_passes(const PanelTask& task) {
+  if constexpr (kPairs)
+    if (task.beside != nullptr) {
+      const int64_t num_passes = (task.upper_rows + kPairRows - 1) / kPairRows;
+      const auto start = [&](int64_t pass) { return task.upper_rows * pass / num_passes; };
+      for (int64_t pass = 0; pass < num_passes; pass++)
+        rows_of_pair<Kernel>(task, start(pass), start(pass + 1) - start(pass));
+      return;
+    }
   constexpr int64_t kMost = rows_of_pass<Kernel>();
   const int64_t num_passes = (task.upper_rows + kMost - 1) / kMost;
   const auto start = [&](int64_t pass) {
