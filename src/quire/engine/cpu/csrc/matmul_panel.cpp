@@ -194,11 +194,15 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   const uint8_t* x = task.upper + first_row * kTileBytes;
   const bool in_order = kInParts && task.fetch == Fetch::kInOrder;
   const int64_t lines = in_order || (first_row == 0 && first_vector == 0) ? task.lines : 0;
+  // A tile that comes from memory is prefetched step by step. If all its lines were at once, they would
+  // wait for the buffers of L1, and the multiply-adds behind them too.
+  const bool is_near = !kPair && task.fetch == Fetch::kNear && lines > 0;
+  const int64_t lines_at_once = is_near ? 0 : lines;
   for (int64_t tile = 0; tile < task.num_tiles; tile++, w += kPanelTileBytes, x += x_step) {
     const uint8_t* next = in_order                      ? task.next + tile * lines * 64
                           : task.fetch == Fetch::kNear ? tile_ahead(task, tile)
                                                        : task.next + tile * kPanelTileBytes;
-    for (int64_t line = 0; line < lines; line++) {
+    for (int64_t line = 0; line < lines_at_once; line++) {
       __builtin_prefetch(next + line * 64);
       if (kPair) __builtin_prefetch(next + to_beside + line * 64);
     }
@@ -207,7 +211,10 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) __builtin_prefetch(x + x_step + r * kTileBytes);
 #pragma GCC unroll 4
-    for (int step = 0; step < kStepsPerTile; step++)
+    for (int step = 0; step < kStepsPerTile; step++) {
+      if (is_near)
+        for (int line = 0; line < kStepBytes; line += 64)
+          __builtin_prefetch(next + step * kStepBytes + line);
 #pragma GCC unroll 2
       for (int part = 0; part < Kernel::kParts; part++) {
         // Otherwise what both parts read stays in registers that the sums need.
@@ -215,6 +222,7 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
         const uint8_t* of_step = w + step * kStepBytes;
         add_part<Kernel>(sums, of_step, of_step + to_beside, x, x_tile_stride, step, part);
       }
+    }
   }
   if constexpr (std::is_same_v<Kernel, Int8Kernel>)
     if (task.scales != nullptr) return store_scaled(sums, *task.scales, first_row, first_vector, place);
