@@ -17,10 +17,13 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 // Register blocks: this many query rows share one load of K, or of V.
 #if defined(__AVX512F__)
 constexpr int kScoreRows = 8, kValueRows = 4, kValueVectors = 4;
+constexpr int kPairRows = 6;  // of scores, with two tiles of K at once
 #elif defined(__AVX2__)
 constexpr int kScoreRows = 2, kValueRows = 4, kValueVectors = 2;
+constexpr int kPairRows = 0;
 #else
 constexpr int kScoreRows = 1, kValueRows = 2, kValueVectors = 2;
+constexpr int kPairRows = 0;
 #endif
 
 // The tiles of a row are scattered in memory and consumed faster than memory latency allows. While
@@ -53,8 +56,11 @@ inline void load_pair(const bf16* source, int64_t, F32& even, F32& odd) {
 // is twice as wide.
 template <class T>
 constexpr int64_t pair_step = sizeof(T) == 4 ? 1 : 2;
+template <class T>
+constexpr int64_t kPairBytes = 2 * kTileSlots * static_cast<int64_t>(sizeof(T));  // of K of one tile
 
 // Scores of one tile for `Rows` query rows: q is [Rows][padded_dim], scores have stride `stride`.
+// `next`: the tile that is prefetched, or null.
 template <class T, int Rows>
 void score_tile(const float* q, int64_t padded_dim, const T* keys, const T* next, float* scores,
                 int64_t stride) {
@@ -66,7 +72,7 @@ void score_tile(const float* q, int64_t padded_dim, const T* keys, const T* next
     for (int part = 0; part < kParts; part++) even_sum[row][part] = odd_sum[row][part] = F32{};
   for (int64_t d = 0; d < padded_dim; d += 2) {
     const T* pair = keys + d * kTileSlots;
-    fetch_lines(next + d * kTileSlots, 2 * kTileSlots * static_cast<int64_t>(sizeof(T)));
+    if (next) fetch_lines(next + d * kTileSlots, kPairBytes<T>);
 #pragma GCC unroll 4
     for (int part = 0; part < kParts; part++) {
       F32 even, odd;
@@ -89,7 +95,7 @@ template <class T, int Rows = kScoreRows>
 void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* keys, const T* next,
                 float* scores, int64_t stride) {
   int64_t row = 0;
-  for (; row + Rows <= num_rows; row += Rows)
+  for (; row + Rows <= num_rows; row += Rows, next = nullptr)
     score_tile<T, Rows>(q + row * padded_dim, padded_dim, keys, next, scores + row * stride,
                         stride);
   if constexpr (Rows > 1)
@@ -97,11 +103,56 @@ void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* k
                             scores + row * stride, stride);
 }
 
+// The same of two tiles, whose scores are adjacent, where a tile is one vector wide: a broadcast query
+// serves both.
+template <class T, int Rows>
+void score_pair(const float* q, int64_t padded_dim, const T* const* keys, const T* const* next,
+                float* scores, int64_t stride) {
+  F32 even_sum[Rows][2], odd_sum[Rows][2];
+#pragma GCC unroll 16
+  for (int row = 0; row < Rows; row++)
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) even_sum[row][i] = odd_sum[row][i] = F32{};
+  for (int64_t d = 0; d < padded_dim; d += 2) {
+    F32 even[2], odd[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+      load_pair(keys[i] + d * kTileSlots, kTileSlots, even[i], odd[i]);
+      if (next) fetch_lines(next[i] + d * kTileSlots, kPairBytes<T>);
+    }
+#pragma GCC unroll 16
+    for (int row = 0; row < Rows; row++) {
+      const F32 a = broadcast(q[row * padded_dim + d]), b = broadcast(q[row * padded_dim + d + 1]);
+#pragma GCC unroll 2
+      for (int i = 0; i < 2; i++) {
+        even_sum[row][i] = fma(a, even[i], even_sum[row][i]);
+        odd_sum[row][i] = fma(b, odd[i], odd_sum[row][i]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int row = 0; row < Rows; row++)
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+      store(scores + row * stride + i * kWidth, even_sum[row][i] + odd_sum[row][i]);
+}
+
+template <class T, int Rows = kPairRows>
+void score_pair_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* const* keys,
+                     const T* const* next, float* scores, int64_t stride) {
+  int64_t row = 0;
+  for (; row + Rows <= num_rows; row += Rows, next = nullptr)
+    score_pair<T, Rows>(q + row * padded_dim, padded_dim, keys, next, scores + row * stride, stride);
+  if constexpr (Rows > 1)
+    score_pair_rows<T, Rows - 1>(num_rows - row, q + row * padded_dim, padded_dim, keys, next,
+                                 scores + row * stride, stride);
+}
+
 // One tile of V of one KV head, laid out for the products.
 template <class T>
 struct ValueTile {
   const T* values;
-  const T* next;  // to be prefetched
+  const T* next;  // to be prefetched, or null
   uint32_t lanes;
 };
 
@@ -128,11 +179,12 @@ void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const f
 #pragma GCC unroll 16
     for (int i = 0; i < Vectors; i++) sums[row][i] = load(out + row * padded_dim + d + i * kWidth);
   const T* values = tile.values + d * pair_step<T>;
-  const T* next = tile.next + d * pair_step<T>;
+  const T* next = tile.next ? tile.next + d * pair_step<T> : nullptr;
   for (uint32_t lanes = tile.lanes, lane = 0; lanes; lanes >>= 2, lane += 2) {
-    if (whole) fetch_lines(next + lane * padded_dim, Vectors * 64 * kWidth / 16);
-    if (whole && sizeof(T) == 4)
-      fetch_lines(next + (lane + 1) * padded_dim, Vectors * 64 * kWidth / 16);
+    if (whole && next) {
+      fetch_lines(next + lane * padded_dim, Vectors * 64 * kWidth / 16);
+      if (sizeof(T) == 4) fetch_lines(next + (lane + 1) * padded_dim, Vectors * 64 * kWidth / 16);
+    }
     if (!whole && !(lanes & 3)) continue;
     F32 even[Vectors], odd[Vectors];
 #pragma GCC unroll 16
@@ -157,10 +209,10 @@ void add_value_columns(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, 
 }
 
 template <class T, bool whole, int Rows = kValueRows>
-void add_value_rows(int64_t num_rows, const ValueTile<T>& tile, int64_t padded_dim,
-                    const float* probs, int64_t stride, float* out) {
+void add_value_rows(int64_t num_rows, ValueTile<T> tile, int64_t padded_dim, const float* probs,
+                    int64_t stride, float* out) {
   int64_t row = 0;
-  for (; row + Rows <= num_rows; row += Rows)
+  for (; row + Rows <= num_rows; row += Rows, tile.next = nullptr)
     add_value_columns<T, Rows, whole>(tile, 0, padded_dim, probs + row * stride, stride,
                                       out + row * padded_dim);
   if constexpr (Rows > 1)
@@ -315,12 +367,18 @@ void add_chunks(const AttentionStep& step, const LayerAttention& layer, const La
     scratch.scores.resize(static_cast<size_t>(rows.count() * stride));
     find_heads<T>(step, cache, rows.block, following, ahead, scratch);
     const auto* at = reinterpret_cast<const T* const*>(scratch.heads.data());
-    for (int64_t tile = 0; tile < num_tiles; tile++)
+    int64_t tile = 0;
+    if constexpr (kPairRows > 0)  // blocks of many rows are of one KV head, so its tiles are adjacent
+      for (const bool pairs = num_rows >= kPairRows && num_rows == rows.count();
+           pairs && tile + 2 <= num_tiles; tile += 2, at += 2)
+        score_pair_rows<T>(num_rows, scratch.q.data(), dim, at, at + ahead,
+                           scratch.scores.data() + tile * kTileSlots, stride);
+    for (; tile < num_tiles; tile++)
       for (int64_t row = 0; row < rows.count(); row += num_rows, at++)
         score_rows<T>(num_rows, scratch.q.data() + row * dim, dim, at[0], at[ahead],
                       scratch.scores.data() + row * stride + tile * kTileSlots, stride);
     soften_rows(layer, rows, in_order, scratch, state);
-    for (int64_t tile = 0; tile < num_tiles; tile++)
+    for (tile = 0; tile < num_tiles; tile++)
       for (int64_t row = 0; row < rows.count(); row += num_rows, at++)
         add_tile<T>(num_rows,
                     {at[0], at[ahead], step.context->tile(chunk.first_tile + tile).lanes}, dim,
