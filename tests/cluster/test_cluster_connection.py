@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -158,3 +159,61 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
     assert connection.is_reusable
     connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
     assert transport.is_closing()
+
+
+REFUSED = b"HTTP/1.1 413 X\r\ncontent-length: 0\r\n\r\n"
+
+
+async def test_a_connection_with_half_a_request_on_it_is_not_used_again() -> None:
+    connection, transport = NodeConnection("n"), WrittenTo()
+    connection.connection_made(transport)
+
+    async def broken_off() -> AsyncIterator[bytes]:
+        yield b"half"
+        connection.data_received(REFUSED)
+        raise ConnectionResetError("the client has left")
+
+    with pytest.raises(ConnectionResetError):
+        await connection.send(b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\n", broken_off())
+    assert (await connection.head()).status == 413
+    assert await whole(connection) == b""
+    assert not connection.is_reusable
+
+
+async def test_a_body_that_is_refused_is_sent_no_further() -> None:
+    connection, transport = NodeConnection("n"), WrittenTo()
+    connection.connection_made(transport)
+
+    async def long() -> AsyncIterator[bytes]:
+        yield b"one"
+        connection.data_received(REFUSED)
+        yield b"two"
+        raise AssertionError("nobody wants the rest")
+
+    await connection.send(b"", long())
+    assert transport.written == b"one"
+    assert (await connection.head()).status == 413
+    assert not connection.is_reusable
+
+
+async def test_a_body_in_pieces_that_is_sent_leaves_the_connection_in_use() -> None:
+    connection, transport = NodeConnection("n"), WrittenTo()
+    connection.connection_made(transport)
+
+    async def short() -> AsyncIterator[bytes]:
+        yield b"one"
+
+    await connection.send(b"", short())
+    connection.data_received(REFUSED)
+    assert connection.is_reusable
+
+
+async def test_a_connection_whose_reader_still_waits_is_not_used_again() -> None:
+    connection, _ = await opened()
+    connection.data_received(b"HTTP/1.1 200 X\r\ncontent-length: 2\r\n\r\n")
+    reading = asyncio.create_task(connection.read())
+    await asyncio.sleep(0)
+    connection.data_received(b"{}")
+    assert not connection.is_reusable, "the reader has not taken what has arrived"
+    assert await reading == b"{}"
+    assert connection.is_reusable

@@ -73,6 +73,41 @@ async def test_a_page_may_be_as_long_as_is_asked_for_and_no_longer() -> None:
         assert [one["created_at"] for one in newest["data"]] == [29, 28]
         oldest = await listed("/v1/files?limit=2&order=asc", w.http)
         assert [one["created_at"] for one in oldest["data"]] == [0, 1]
-        for wrong in ("0", "101", "x", "-1", "1" * 50):
+        for wrong in ("0", "101", "x", "-1", "1" * 50, "0000010000", "000001" + "0" * 5000):
             refused = await w.http.get(f"/v1/files?limit={wrong}")
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "limit")
+
+
+async def test_a_node_that_tells_no_list_is_named() -> None:
+    fleet: dict[str, StandInNode] = {}
+    node = StandInNode("a", fleet)
+    answer = node.peer._answer
+    told: list[Any] = [{"data": [None]}, {"data": 5}, []]
+
+    async def listing(asked: Asked) -> Said:
+        return said(told.pop()) if asked.path == "/v1/files" else await answer(asked)
+
+    node.peer._answer = listing
+    async with node.peer, world(nodes=[node]) as w:
+        while told:
+            refused = await w.http.get("/v1/files")
+            assert refused.status_code == 500
+            assert "/v1/files at a answers with what it should not" in refused.text
+
+
+async def test_a_list_without_end_is_read_once() -> None:
+    fleet: dict[str, StandInNode] = {}
+    node = StandInNode("a", fleet)
+    answer, num_asked = node.peer._answer, 0
+
+    async def listing(asked: Asked) -> Said:
+        nonlocal num_asked
+        if asked.path != "/v1/files":
+            return await answer(asked)
+        num_asked += 1
+        return said({"data": [], "last_id": "one", "has_more": num_asked < 50})
+
+    node.peer._answer = listing
+    async with node.peer, world(nodes=[node]) as w:
+        assert (await listed("/v1/files", w.http))["data"] == []
+    assert num_asked == 2

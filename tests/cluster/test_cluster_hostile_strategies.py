@@ -199,6 +199,25 @@ async def test_a_strategy_that_is_sent_while_its_file_changes_stays(tmp_path: Pa
     assert running.current.strategy.source.path is None
 
 
+async def test_a_file_that_cannot_be_tried_now_is_tried_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD)
+    num_tried = 0
+
+    async def tried(source: StrategySource) -> None:
+        nonlocal num_tried
+        num_tried += 1
+        if num_tried == 1:
+            raise OSError("no process can be started")
+
+    running = RunningStrategy(await load(read_source(str(file))), try_apart=tried)
+    file.write_text(OTHER)
+    await running.look()
+    assert running.current.strategy.source.text == GOOD
+    await running.look()
+    assert running.current.strategy.source.text == OTHER
+
+
 async def test_a_file_that_changes_while_it_is_tried_is_looked_at_again(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(GOOD)

@@ -6,16 +6,19 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
-from http_peer import Cut, Said, refused
+from http_peer import Asked, Cut, HttpPeer, Said, refused, said
 from prometheus_client.parser import text_string_to_metric_families
 from router_world import ADMIN_HEADERS, World, events, text_of, until, world
 from stand_in_node import continuation
 
+from quire.cluster.nodes.addresses import read_address
 from quire.cluster.nodes.liveness import Liveness
-from quire.cluster.nodes.watch import WatchTimes
+from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.nodes.watch import NodeWatch, WatchTimes
 
 
 async def test_a_request_that_has_delivered_nothing_is_tried_elsewhere() -> None:
@@ -290,3 +293,17 @@ async def test_a_launch_reaches_one_node_once() -> None:
             await node.peer.die()
         answer = await w.http.post("/v1/programs", json={"program": "x"})
         assert answer.status_code == 503
+
+
+@pytest.mark.parametrize("listed", [{"data": [None]}, {"data": 5}, {"data": [{"id": 7}]}])
+async def test_a_node_that_lists_no_models_has_failed_its_probe(listed: dict[str, Any]) -> None:
+    """And is probed again: a watch that ends would leave it in its last state for ever."""
+
+    async def answer(asked: Asked) -> Said:
+        return said({"status": "ok"} if asked.path == "/health" else listed)
+
+    async with HttpPeer(answer) as peer:
+        node = RoutedNode(read_address(peer.url))
+        await NodeWatch(node, WatchTimes(timeout_s=3600.0)).probe()
+        assert node.liveness.state == "not reached yet"
+        node.pool.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import quote
 
 import pytest
 
 from quire.cluster.nodes.connection import AnswerHead, Sink
-from quire.cluster.passing.following import FollowedAnswer
+from quire.cluster.passing.following import FollowedAnswer, _first_place
 from quire.cluster.passing.resuming import ResumingAnswer, resumable
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
@@ -157,3 +158,11 @@ async def test_the_loss_of_a_programs_node_is_left_to_the_reader_too() -> None:
     next_answer.pieces.put_nowait(b"")
     assert await reading == b""
     assert client.seen == said + DONE
+
+
+def test_the_place_that_a_client_names_may_be_any_text() -> None:
+    for text, place in [("12", 12), ("", 0), ("x", 0), ("²", 0), ("1" * 5000, 0)]:
+        headers = [(b"last-event-id", text.encode("latin-1"))]
+        assert _first_place(Request("POST", "/v1/programs", headers, b"", "r")) == place
+        target = f"/v1/programs/p/events?after={quote(text)}"
+        assert _first_place(Request("GET", target, [], b"", "r")) == place

@@ -80,3 +80,25 @@ async def test_a_node_that_cannot_be_reached_is_named() -> None:
     pool = ConnectionPool(read_address(f"gone={url}"))
     with pytest.raises(EngineLost, match="node gone cannot be reached"):
         await pool.send(HEAD, b"{}")
+
+
+async def test_an_exchange_that_is_over_reads_nothing_of_the_next_one() -> None:
+    """An answer that was ended by another task than that which reads it, as by a move."""
+
+    async def echoing(asked: Asked) -> Said:
+        return Said(body=asked.body)
+
+    async with HttpPeer(echoing) as peer:
+        pool = ConnectionPool(read_address(peer.url))
+        one = await pool.send(HEAD, b"11")
+        await until(lambda: one._connection.is_reusable)
+        one.close()
+        other = await pool.send(HEAD, b"22")
+        await until(lambda: other._connection.is_reusable)
+        assert peer.num_connections == 1
+        one.pass_to(lambda piece: True)
+        assert other._connection._sink is None
+        assert [await one.read() for _ in range(3)] == [b"11", b"", b""]
+        assert await other.read_all(100) == b"22"
+        other.close()
+        pool.close()

@@ -16,6 +16,8 @@ from router_world import ADMIN_HEADERS, World, world
 from websockets.asyncio.client import ClientConnection, connect
 
 from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.nodes.pool import NotReached
+from quire.cluster.passing import program_moves
 from quire.cluster.passing.program_moves import ProgramMoves, ProgramsLeft
 from quire.core.errors import CapacityError, EngineLost, QuotaExceeded
 from quire.programs.library import LIBRARY
@@ -485,3 +487,78 @@ async def test_a_program_of_the_library_gives_the_answer_that_it_would_have_give
             if num_moved:
                 return
         pytest.fail(f"none of {NUM_TRIES} programs has moved")
+
+
+async def test_a_node_whose_answer_is_lost_has_the_program_and_no_other_one(
+    nodes: list[RealNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, num_lost = ProgramMoves._call, 0
+
+    async def loses(
+        moves: ProgramMoves, node: Any, method: str, path: str, body: bytes = b""
+    ) -> tuple[int, bytes]:
+        nonlocal num_lost
+        answer = await call(moves, node, method, path, body)
+        if path == "/v1/microserving/programs" and not num_lost:
+            num_lost += 1
+            raise EngineLost(f"node {node.name} has closed the connection")
+        return answer
+
+    monkeypatch.setattr(ProgramMoves, "_call", loses)
+    monkeypatch.setattr(program_moves, "_RETRY_S", 0.0)
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w)
+        await say(w, program, "question 0")
+        left = await drain(w, at)
+        assert (left["num_programs_moved"], left["programs_that_stay"]) == (1, {})
+        assert num_lost == 1
+        having = []
+        for node in nodes:
+            told = await w.http.get("/v1/programs", headers={"x-quire-node": node.name})
+            having += [node.name for one in told.json()["data"] if one["id"] == program]
+        assert len(having) == 1
+        assert having != [at]
+        for turn in range(1, NUM_TURNS):
+            await say(w, program, f"question {turn}")
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> ProgramMoves:
+    monkeypatch.setattr(program_moves, "_RETRY_S", 0.0)
+    monkeypatch.setattr(program_moves, "_AGAIN_S", 0.01)
+    return ProgramMoves.__new__(ProgramMoves)
+
+
+TARGETS: Any = [SimpleNamespace(name=name, node=SimpleNamespace(name=name)) for name in "ab"]
+
+
+async def test_where_a_node_may_have_it_no_other_one_is_asked(
+    moves: ProgramMoves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(node: Any, *_: Any) -> tuple[int, bytes]:
+        asked.add(node.name)
+        raise TimeoutError
+
+    asked: set[str] = set()
+    monkeypatch.setattr(moves, "_call", silent)
+    with pytest.raises(EngineLost, match="node a may have taken it"):
+        await moves._taken(b"", TARGETS)
+    assert asked == {"a"}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_where_a_node_is_gone_the_next_one_is_asked(
+    is_first: bool, moves: ProgramMoves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(node: Any, *_: Any) -> tuple[int, bytes]:
+        asked.append(node.name)
+        if node.name == "b":
+            return 201, b""
+        if not is_first and len(asked) == 1:
+            raise EngineLost("it has closed the connection")
+        raise NotReached("it cannot be reached") from ConnectionRefusedError()
+
+    asked: list[str] = []
+    monkeypatch.setattr(moves, "_call", gone)
+    assert await moves._taken(b"", TARGETS) is None
+    assert asked == (["a", "b"] if is_first else ["a", "a", "b"])

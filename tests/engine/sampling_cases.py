@@ -48,6 +48,8 @@ SETTINGS = (
     Parameters(top_k=50, temperature=0.8, min_p=0.02, top_p=0.95, seed=12),
     Parameters(top_k=5, temperature=1e-5, seed=13),
     Parameters(top_k=1 << 31, top_p=1.0, temperature=1.0, seed=14),
+    Parameters(temperature=1e-40, seed=15),
+    Parameters(top_k=3, temperature=1e-300, min_p=0.5, top_p=0.5, seed=16),
 )
 
 
@@ -63,9 +65,13 @@ def _sweep() -> list[Case]:
     shapes = product((2, 127, 128, 1000, 4999), (0.02, 3.0, 12.0), (False, True))
     cases = []
     for number, (vocab_size, scale, bf16) in enumerate(shapes):
-        rows = [logits(vocab_size, 100 * number + i, scale, bf16=bf16) for i in range(15)]
+        rows = [
+            logits(vocab_size, 100 * number + i, scale, bf16=bf16) for i in range(len(SETTINGS))
+        ]
         name = f"{vocab_size} tokens, scale {scale}, {'bf16' if bf16 else 'float32'}"
-        cases.append(Case(name, np.stack(rows), SETTINGS, tuple(range(number, number + 15))))
+        cases.append(
+            Case(name, np.stack(rows), SETTINGS, tuple(range(number, number + len(SETTINGS))))
+        )
     return cases
 
 
@@ -77,16 +83,16 @@ def _many_draws() -> Case:
 
 
 def _edges() -> list[Case]:
-    flat = np.zeros((15, 300), np.float32)
-    holes = np.stack([logits(700, seed, 3.0) for seed in range(15)])
+    flat = np.zeros((len(SETTINGS), 300), np.float32)
+    holes = np.stack([logits(700, seed, 3.0) for seed in range(len(SETTINGS))])
     holes[:, ::3] = -np.inf
-    single = np.full((15, 500), -np.inf, np.float32)
+    single = np.full((len(SETTINGS), 500), -np.inf, np.float32)
     single[:, 77] = -3.0
     signs = np.where(np.arange(300) % 2, 0.0, -0.0).astype(np.float32) * np.ones(
-        (15, 1), np.float32
+        (len(SETTINGS), 1), np.float32
     )
-    steep = np.linspace(0, -2000, 600, dtype=np.float32) * np.ones((15, 1), np.float32)
-    broken = np.stack([logits(400, seed, 3.0) for seed in range(15)])
+    steep = np.linspace(0, -2000, 600, dtype=np.float32) * np.ones((len(SETTINGS), 1), np.float32)
+    broken = np.stack([logits(400, seed, 3.0) for seed in range(len(SETTINGS))])
     broken[::3, 5] = np.nan
     broken[1::3] = -np.inf
     broken[2, 399] = np.inf
@@ -98,7 +104,9 @@ def _edges() -> list[Case]:
         ("steep", steep),
         ("not numbers", broken),
     ]
-    return [Case(name, values, SETTINGS, tuple(range(40, 55))) for name, values in named]
+    return [
+        Case(name, values, SETTINGS, tuple(range(40, 40 + len(SETTINGS)))) for name, values in named
+    ]
 
 
 CASES = [*_sweep(), _many_draws(), *_edges()]

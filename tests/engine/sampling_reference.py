@@ -78,7 +78,7 @@ def choose(logits: NDArray[np.float32], parameters: Parameters, position: int) -
         kept = best_first(scores, ids)[: parameters.top_k]
         scores, ids = scores[kept], ids[kept]
     if parameters.temperature is not None:
-        scores = scores / F32(parameters.temperature)
+        scores = scores / F32(max(parameters.temperature, 1e-20))
     if parameters.greedy:
         return int(ids[best_first(scores, ids)[0]])
     weights = mass(scores)

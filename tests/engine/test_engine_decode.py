@@ -21,6 +21,7 @@ from quire.core.errors import EngineFault
 from quire.core.ids import ModelId, SequenceId
 from quire.engine.engine import Engine
 from quire.engine.tokenizer import load_tokenizer
+from quire.engine.torch_runner import TorchRunner
 
 MakeDriver = Callable[..., Driver]
 Reference = Callable[[str], PreTrainedModel]
@@ -444,3 +445,21 @@ def test_closing_is_idempotent(make_driver: MakeDriver) -> None:
     engine = make_driver().engine
     engine.close()
     engine.close()
+
+
+def test_stop_tokens_of_one_sequence_are_not_looked_for_in_others(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device has room for few, and runs rows with more of them slowly."""
+    widths: list[int] = []
+    monkeypatch.setattr(
+        TorchRunner,
+        "decode_fused",
+        lambda runner, rows: widths.append(rows.stop_tokens_RW.shape[1]),
+    )
+    driver = make_driver(backend="torch")
+    for sequence, stops in enumerate([range(200, 300), (1, 2)]):
+        stop = StopSpec(max_tokens=3, min_tokens=3, token_ids=tuple(stops))
+        blocks = blocks_for(driver, sequence, 16)
+        driver.decode([driver.open(sequence, random_tokens(5), blocks, stop=stop)])
+    assert (widths[0], widths[-1]) == (100, 2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
 from quire.engine.sampling.grammar_hosts import MAX_IDLE, MAX_SEQUENCES, GrammarHosts
 from quire.engine.sampling.grammar_limits import GrammarLimits
+from quire.engine.sampling.grammar_link import Link
 from quire.engine.sampling.grammar_masks import forbidden_tokens
 from quire.engine.sampling.grammar_matchers import ConfinedMatcher
 from quire.engine.tokenizer import load_tokenizer
@@ -62,7 +64,7 @@ def trap(depth: int, num_rules: int = 398, num_alternatives: int = 40) -> Gramma
     return GrammarSpec("lark", "\n".join([start, *rules, f'r{num_rules - 1}: "a"']))
 
 
-PATIENT = GrammarLimits(compile_s=1000.0, step_s=1000.0, memory_bytes=1 << 30)
+PATIENT = GrammarLimits(compile_s=1000.0, step_s=1000.0, replay_s=1000.0, memory_bytes=1 << 30)
 """In processor time, which no slow machine reaches."""
 
 
@@ -242,3 +244,74 @@ def test_all_processes_end_with_their_owner(make_hosts: Hosts) -> None:
     assert matcher.host.ended
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_tokens_before_a_sequence_are_followed_within_one_limit(
+    make_hosts: Hosts, encode: Encode
+) -> None:
+    hosts = make_hosts(GrammarLimits(compile_s=1000.0, step_s=1000.0, replay_s=0.01))
+    grammar = GrammarSpec("regex", "[ab]*")
+    good = hosts.open(grammar, encode("ab"))
+    good.mask()
+    many = hosts.open(grammar, encode("ab") * 500_000)
+    with pytest.raises(GrammarError, match=r"0\.01 s for what was generated before"):
+        many.mask()
+    assert not follow(hosts, good, encode("a"))
+
+
+def test_answers_that_nobody_reads_do_not_keep_a_process_waiting(make_hosts: Hosts) -> None:
+    hosts = make_hosts()
+
+    def open_and_close() -> None:
+        for _ in range(3000):
+            hosts.open(WORD).close()
+
+    working = threading.Thread(target=open_and_close, daemon=True)
+    working.start()
+    working.join(120.0)
+    assert not working.is_alive(), "both sides wait for each other"
+    assert not hosts.open(WORD).settle()
+
+
+def test_a_sequence_is_not_blamed_for_one_that_has_left(make_hosts: Hosts, encode: Encode) -> None:
+    """The one that ends its process is closed before anybody knows of it."""
+    hosts = make_hosts(GrammarLimits(compile_s=1000.0, step_s=0.1, replay_s=1000.0))
+    grammar = trap(depth=50)
+    (x,), (bang,) = encode("x"), encode("!")
+    falls = hosts.open(grammar)
+    follow(hosts, falls, [x] * 50 + [bang])
+    for _ in range(5):
+        hosts.advance([falls], [x])
+    falls.close()
+    stays = hosts.open(grammar)
+    assert stays.host is falls.host
+    assert not follow(hosts, stays, [x])
+    assert stays.host is not falls.host
+
+
+def test_where_no_process_can_be_started_for_a_sequence_it_fails_alone(
+    make_hosts: Hosts, encode: Encode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = make_hosts()
+    one, other = hosts.open(WORD), hosts.open(WORD)
+    one.mask()
+    other.mask()
+    num_left, fork = 1, hosts._first.fork
+
+    def few() -> Link:
+        nonlocal num_left
+        num_left -= 1
+        if num_left < 0:
+            raise GrammarError("no process for the grammar can be started: try again later")
+        return fork()
+
+    monkeypatch.setattr(hosts._first, "fork", few)
+    one.host._link.close()  # as if its process had ended
+    hosts.advance([one, other], encode("a") * 2)
+    outcomes = []
+    for matcher in (one, other):
+        try:
+            outcomes.append(matcher.settle())
+        except GrammarError as exc:
+            outcomes.append(exc.message)
+    assert outcomes == [False, "no process for the grammar can be started: try again later"]

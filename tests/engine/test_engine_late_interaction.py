@@ -11,6 +11,7 @@ import torch
 from encoder_models import add_modules, make_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional
 
 from quire.core.config import EncoderConfig
@@ -19,7 +20,7 @@ from quire.core.errors import InvalidArgument, PromptTooLong, UnsupportedModel
 from quire.core.ids import ModelId
 from quire.engine.encoders.encoder import TorchEncoder
 from quire.engine.encoders.late_texts import LateInteractionTexts, PairToken
-from quire.engine.encoders.text import EncodedText, load_texts
+from quire.engine.encoders.text import EncodedText, EncoderTexts, load_texts
 
 QUERY = "the cat sat"
 DOCUMENTS = ["a cat sat on the mat", "blue sky", "the dog ran far away", "sat"]
@@ -295,3 +296,19 @@ def test_owners_are_of_all_sequences_or_of_none(made: Made) -> None:
     pairs, encoder = made
     with pytest.raises(InvalidArgument, match="1 owners of 4 sequences"):
         encoder.encode(batch_of(pairs, 7))
+
+
+@pytest.mark.parametrize("max_tokens", [None, 5])
+def test_a_text_without_a_token_is_refused_before_it_shares_a_batch(
+    max_tokens: int | None,
+) -> None:
+    """The model's tokenizer adds none."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "cat": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    texts = LateInteractionTexts(EncoderTexts(tokenizer, 16, ""))
+    with pytest.raises(InvalidArgument, match="the query has no token"):
+        texts.encode_pairs(" ", ["cat"], max_tokens)
+    with pytest.raises(InvalidArgument, match="document 1 has no token"):
+        texts.encode_pairs("cat", ["cat", " "], max_tokens)
+    (pair,) = texts.encode_pairs("cat", ["cat"], max_tokens)
+    assert pair.tokens == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 import pytest
@@ -78,3 +79,33 @@ def test_it_finds_what_a_search_in_the_whole_output_finds(
         assert found == (min(ends)[1] if ends else None)
         if found is not None:
             return
+
+
+def test_a_string_that_has_ended_before_is_not_found_again() -> None:
+    """An output that goes on behind a stop string, of which an earlier command has taken note."""
+    matcher = ByteStopMatcher((b"ab", b"a much longer string"))
+    assert pushed(matcher, [b"ab", b"c", b"a", b"b"]) == [0, None, None, 0]
+
+
+@pytest.mark.parametrize("before", [[], [b""], [b"x", b"st"], [b"long before ", b"", b"s", b"t"]])
+def test_behind_an_output_it_goes_on_as_if_it_had_seen_it(before: list[bytes]) -> None:
+    behind, seen = ByteStopMatcher((b"stop", b"p!")), ByteStopMatcher((b"stop", b"p!"))
+    behind.follow(reversed(before))
+    pushed(seen, before)
+    assert behind._tail == seen._tail
+    assert pushed(behind, [b"o", b"p"]) == pushed(seen, [b"o", b"p"])
+
+
+def test_of_an_output_no_more_is_taken_than_a_string_could_begin_in() -> None:
+    taken = 0
+
+    def latest_first() -> Iterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b"ab"
+
+    matcher = ByteStopMatcher((b"abcdef",))
+    matcher.follow(latest_first())
+    assert matcher._tail == b"babab"
+    assert taken == 4

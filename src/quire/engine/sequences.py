@@ -99,6 +99,7 @@ class Sequences:
         self.is_watched = np.zeros(max_sequences, np.bool_)
         self.is_plain = np.zeros(max_sequences, np.bool_)
         self.stop_tokens = np.full((max_sequences, 1), NO_TOKEN, np.int64)
+        self._num_stops = column()
         self._objects: list[SequenceObjects | None] = [None] * max_sequences
 
     def __len__(self) -> int:
@@ -171,6 +172,13 @@ class Sequences:
         still: NDArray[np.bool_] = self.end[sequences] == _RUNNING
         return still
 
+    def stop_tokens_of(self, sequences: I64) -> I64:
+        """The stop tokens of these rows, no wider than the most that one of them has: others have
+        made ``stop_tokens`` as wide as it is."""
+        width = max(1, int(self._num_stops[sequences].max(initial=0)))
+        stop_tokens: I64 = self.stop_tokens[sequences, :width]
+        return stop_tokens
+
     def append(self, sequences: I64, counts: I64) -> None:
         """Advance cursors and positions by ``counts`` tokens that were written."""
         self.cursor[sequences] += counts
@@ -186,3 +194,4 @@ class Sequences:
             self.stop_tokens = np.concatenate((self.stop_tokens, pad), axis=1)
         self.stop_tokens[row] = NO_TOKEN
         self.stop_tokens[row, : len(token_ids)] = token_ids
+        self._num_stops[row] = len(token_ids)

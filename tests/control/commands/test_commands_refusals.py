@@ -77,6 +77,8 @@ BAD: dict[str, tuple[Make, str]] = {
         lambda w: w.decode([0], [1], stop=StopSpec(1, token_ids=(-1,))), "invalid_argument"),
     "a stop token that no model has": (
         lambda w: w.decode([0], [1], stop=StopSpec(1, token_ids=(1 << 63,))), "invalid_argument"),
+    "too long a history": (
+        lambda w: w.decode([0], [1], history=[1] * (1 + (1 << 18))), "invalid_argument"),
     "too many stop tokens": (
         lambda w: w.decode([0], [1], stop=StopSpec(1, token_ids=(2,) * 1025)), "invalid_argument"),
     "too many stop strings": (

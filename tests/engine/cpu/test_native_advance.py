@@ -138,8 +138,7 @@ def test_a_sequence_without_a_choice_fails_alone(
         """Sequence 0 can sample no token after its next one."""
         driver = opened(make_driver(backend="cpu"))
         vocab_size, sequences = driver.info.vocab_size, sequences_of(driver)
-        sequences.stop_tokens = np.full((sequences.capacity, vocab_size), -1, np.int64)
-        sequences.stop_tokens[0] = range(vocab_size)
+        sequences._set_stop_tokens(0, tuple(range(vocab_size)))
         sequences.min_tokens[0] = 100
         return driver
 

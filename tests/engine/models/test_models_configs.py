@@ -403,3 +403,10 @@ def test_glm_rotates_half_of_every_head_unless_told() -> None:
 def test_every_family_is_in_the_table_of_models() -> None:
     tested = {recipe.config.model_type for recipe in MODELS.values()}
     assert tested >= FAMILIES.keys() - {"gemma3", "llava", "mistral3"}  # these wrap others
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan")])
+def test_a_number_that_no_model_has_is_refused(value: float) -> None:
+    reader = ConfigReader({"rms_norm_eps": value}, "config.json")
+    with pytest.raises(ModelFormatError, match="rms_norm_eps"):
+        reader.number("rms_norm_eps", low=0.0, high=1.0)

@@ -95,6 +95,20 @@ def test_a_long_repetition_has_a_finite_penalty() -> None:
     assert scores[0, 1] == -np.float32(1e30)
 
 
+def test_a_multiplier_of_zero_is_no_penalty_however_long_a_repetition_is() -> None:
+    params: Params = {"multiplier": 0.0, "base": 100.0}
+    scores = processed(torch.zeros(1, VOCAB), [("dry", [params])], [[1] * 400])
+    assert (scores == 0).all()
+
+
+def test_breakers_of_each_row_are_its_own_and_may_be_many() -> None:
+    history = [1, 2, 3, 1, 2, 3, 1, 2]
+    breakers: list[list[int | float | list[int]]] = [[], [3], [7, 0, 3] * 1000, [4, 5]]
+    params: list[Params] = [{"multiplier": 1.0, "breakers": some} for some in breakers]
+    scores = processed(torch.zeros(4, VOCAB), [("dry", params)], [history] * 4)
+    assert [row[3] < 0 for row in scores] == [True, False, False, True]
+
+
 def test_matches_of_a_periodic_history() -> None:
     """The match at place i is i + 1 long where the period fits, 0 elsewhere."""
     history = i32([0, 1, 2] * 2000)

@@ -28,6 +28,7 @@ VOCAB = 600
         (Processor("temperature", {"temperature": 0}), "above 0"),
         (Processor("temperature", {"temperature": float("nan")}), "above 0"),
         (Processor("temperature", {"temperature": True}), "above 0"),
+        (Processor("temperature", {"temperature": 10**400}), "above 0"),
         (Processor("temperature", {}), "takes the parameters"),
         (Processor("temperature", {"temperature": 1, "k": 2}), "takes the parameters"),
         (Processor("top_k", {"k": 0}), "an integer from 1"),
@@ -109,3 +110,18 @@ def test_defaults_are_filled_in_and_kinds_told_apart() -> None:
     ]:
         with pytest.raises(InvalidArgument, match=part):
             check_params("mine", declared, params, VOCAB)
+
+
+@pytest.mark.parametrize(
+    "processors",
+    [
+        [Processor("bad_words", {"tokens": [[1] * 64] * 2049})],
+        [Processor("logit_bias", {"tokens": [1] * 50_000, "biases": [1.0] * 50_000})] * 2,
+        [Processor("dry", {"multiplier": 1, "breakers": [1] * 200_000})],
+    ],
+    ids=["words", "several", "one list"],
+)
+def test_the_lists_of_a_sampler_are_bounded_together(processors: list[Processor]) -> None:
+    with pytest.raises(InvalidArgument, match="entries together; at most 131072"):
+        check_sampler(SamplerSpec(tuple(processors)), VOCAB)
+    check_sampler(SamplerSpec((Processor("bad_words", {"tokens": [[1] * 64] * 2000}),)), VOCAB)

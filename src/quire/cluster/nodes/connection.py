@@ -81,6 +81,7 @@ class NodeConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._num_waiting = 0
         self._is_complete = False
+        self._is_sent = False
         self._is_paused = False
         self._is_kept_alive = False
         self._is_head = is_head
@@ -114,11 +115,15 @@ class NodeConnection(asyncio.Protocol):
             lane.open(self)
         if isinstance(body, bytes):
             transport.write(head + body if body else head)
+            self._is_sent = True
             return
         transport.write(head)
         async for piece in body:
             await self._may_write.wait()
+            if self._is_complete:  # the node has refused it, and would read the rest to drop it
+                return
             self._open().write(piece)
+        self._is_sent = True
 
     async def head(self) -> AnswerHead:
         while self._head is None:
@@ -144,7 +149,14 @@ class NodeConnection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        return self._is_complete and self._is_kept_alive and self.is_open
+        """Whether another exchange may follow. Not behind half a request: the node takes what comes
+        for the rest of it, even if it has answered. Nor while a reader of this one waits."""
+        is_over = self._is_complete and self._is_sent and self._waiter is None
+        return is_over and self._is_kept_alive and self.is_open
+
+    def unread(self) -> bytes:
+        """Return what has arrived of the body and was not read."""
+        return b"".join(self._pieces)
 
     @property
     def is_open(self) -> bool:

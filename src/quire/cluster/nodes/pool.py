@@ -25,6 +25,10 @@ _MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 3.0
 
 
+class NotReached(EngineLost):
+    """No connection to the node came about: it has received nothing."""
+
+
 class NodeExchange:
     """One request and its answer. Use it as a context manager, or call ``close``: an answer that
     has not been read to its end is cancelled at the node."""
@@ -33,16 +37,22 @@ class NodeExchange:
         self._connection = connection
         self._pool = pool
         self._is_closed = False
+        self._left: bytes | None = None
+        """What was not read, once the connection belongs to other exchanges."""
 
     async def head(self) -> AnswerHead:
         return await self._connection.head()
 
     async def read(self) -> bytes:
+        if self._left is not None:
+            left, self._left = self._left, b""
+            return left
         return await self._connection.read()
 
     def pass_to(self, sink: Sink) -> None:
         """Give pieces to ``sink`` as they arrive (see ``NodeConnection.pass_to``)."""
-        self._connection.pass_to(sink)
+        if self._left is None:
+            self._connection.pass_to(sink)
 
     async def read_all(self, limit: int) -> bytes:
         """Return the whole body.
@@ -61,7 +71,8 @@ class NodeExchange:
         """Give the connection back, or end it if the answer was not read to its end. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._pool.give_back(self._connection)
+            if self._pool.give_back(self._connection):
+                self._left = self._connection.unread()
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +118,8 @@ class ConnectionPool:
         (``may_repeat`` off) get a new one at once.
 
         Raises:
-            EngineLost: the node cannot be reached.
+            NotReached: the node cannot be reached.
+            EngineLost: it has ended the connection; it may have received the request.
         """
         connection = self._take() if may_repeat and isinstance(body, bytes) else None
         if connection is not None:
@@ -133,13 +145,15 @@ class ConnectionPool:
             raise
         return exchange
 
-    def give_back(self, connection: NodeConnection) -> None:
+    def give_back(self, connection: NodeConnection) -> bool:
+        """End the use of ``connection``; return whether it is kept for other exchanges."""
         self._busy.discard(connection)
         connection.close_lane()
         if connection.is_reusable and len(self._idle) < self._max_idle:
             self._idle.append((connection, asyncio.get_running_loop().time()))
-        else:
-            connection.close()
+            return True
+        connection.close()
+        return False
 
     def fail(self, error: EngineLost, silent_since_s: float = math.inf) -> None:
         """Close the idle connections, and end with ``error`` every exchange that has been silent
@@ -178,7 +192,7 @@ class ConnectionPool:
                 )
         except (OSError, TimeoutError) as exc:
             why = str(exc) or f"no connection within {self._connect_timeout_s:g} s"
-            raise EngineLost(f"node {address.name} cannot be reached ({why})") from exc
+            raise NotReached(f"node {address.name} cannot be reached ({why})") from exc
         self._busy.add(connection)
         return connection
 

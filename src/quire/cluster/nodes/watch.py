@@ -47,6 +47,12 @@ class _Row(msgspec.Struct):
     prompt_token_s: float | None = None
 
 
+class _Model(msgspec.Struct):
+    """One model of the list of a node."""
+
+    id: str
+
+
 class _Unhealthy(EngineLost):
     """The node answers that it has failed; its running exchanges are left to end as they do."""
 
@@ -123,7 +129,8 @@ class NodeWatch:
         if is_ready and now_s >= self._models_until_s:
             status, listed = await self._get("/v1/models")
             if status == 200:
-                served = tuple(str(one.get("id")) for one in listed.get("data", ()))
+                found = msgspec.convert(listed.get("data", ()), list[_Model])
+                served = tuple(one.id for one in found)
                 node.figures = replace(node.figures, models=served)
                 self._models_until_s = now_s + self._times.models_s
         if is_ready and self._cluster:

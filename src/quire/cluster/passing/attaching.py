@@ -77,10 +77,14 @@ class Attachments:
         except QuireError as error:
             await refuse(error, scope, receive, send)
             return
-        await receive()  # the handshake
-        await send({"type": "websocket.accept", "headers": []})
-        after = parse_qs(scope["query_string"].decode("latin-1")).get("after", ["0"])[-1]
-        last = _NUMBER.validate_strings(after)  # as the node has read it
+        try:
+            await receive()  # the handshake
+            await send({"type": "websocket.accept", "headers": []})
+            after = parse_qs(scope["query_string"].decode("latin-1")).get("after", ["0"])[-1]
+            last = _NUMBER.validate_strings(after)  # as the node has read it
+        except BaseException:
+            await client.close()
+            raise
         attachment = _Attachment(client, receive, send, self._config.write_timeout_s, last)
         try:
             while left := await attachment.run():

@@ -18,7 +18,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.requests.request import Request
-from quire.core.errors import CapacityError, EngineLost
+from quire.core.errors import CapacityError, EngineFault, EngineLost
 from quire.server.errors.errors import HttpError
 from quire.server.list_page import ListPage
 
@@ -35,6 +35,14 @@ _MODELS = "/v1/models"
 
 _DEFAULT_LIMIT = 20
 _TIMES = ("created_at", "created", "started_at")
+
+
+class _Listed(msgspec.Struct):
+    """The fields of a node's list that are read."""
+
+    data: list[dict[str, Any]] = []
+    has_more: bool = False
+    last_id: str | None = None
 
 
 class BodyAnswer:
@@ -130,16 +138,21 @@ class AllEngines:
             opened = await self._whole(engine, request, target)
             if opened.answer.head.status != 200:
                 return opened
-            listed = msgspec.json.decode(opened.first, type=dict[str, Any])
-            found = listed.get("data", ())
+            try:
+                listed = msgspec.json.decode(opened.first, type=_Listed)
+            except msgspec.MsgspecError as exc:
+                raise EngineFault(
+                    f"{request.path} at {engine.name} answers with what it should not: {exc}"
+                ) from exc
+            found = listed.data
             if request.path in _OF_NODES:
                 gone = self._elsewhere(engine.name)
                 found = [
                     {**item, "node": engine.name} for item in found if item.get("id") not in gone
                 ]
             items += found
-            after = listed.get("last_id")
-            if not (is_paged and listed.get("has_more") and after):
+            before, after = after, listed.last_id
+            if not (is_paged and listed.has_more and after) or after == before:
                 break
         return items
 
@@ -194,7 +207,7 @@ def _each_once(gathered: Iterable[list[Any] | OpenedAnswer]) -> list[Any]:
 def _limit(text: str | None) -> int:
     if text is None:
         return _DEFAULT_LIMIT
-    if not text.isdecimal() or not 1 <= int(text[:6]) <= _PAGE:
+    if not (text.isdecimal() and len(text) <= 6 and 1 <= int(text) <= _PAGE):
         raise HttpError(400, f"limit: must be 1 to {_PAGE}", code="invalid_argument", param="limit")
     return int(text)
 

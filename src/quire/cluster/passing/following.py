@@ -25,13 +25,19 @@ _NUMBER = re.compile(rb"^id: (\d{1,15})\n")
 _LAUNCHED = re.compile(rb'^data: \{"type": ?"launched".*?"id": ?"([^"]{1,256})"')
 _LEFT = re.compile(rb'^data: \{"type": ?"error".*"code": ?"engine_lost"')
 _DONE = b"data: [DONE]"
+_MAX_DIGITS = 15
 
 
 def _first_place(request: Request) -> int:
     """Return the number of the last message that the client received before, as nodes read it."""
     query = parse_qs(request.target.partition("?")[2]).get("after", ["0"])[-1]
     told = dict(request.headers).get(b"last-event-id", b"0").decode("latin-1")
-    return max(int(text) if text.isdecimal() else 0 for text in (query, told))
+    return max(_number(text) for text in (query, told))
+
+
+def _number(text: str) -> int:
+    """Return the number that a client has sent; 0 for what is no number of a message."""
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0
 
 
 def is_of_program(request: Request) -> bool:

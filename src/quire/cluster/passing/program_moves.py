@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
 from quire.cluster.engines.pages_ahead import PromptPrefix, send_ahead
 from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.nodes.pool import NotReached
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import program_lookups
 from quire.cluster.requests.request import RawHeaders
@@ -30,6 +32,10 @@ _PROGRAMS = "/v1/microserving/programs"
 _MAX_BYTES = 64 << 20
 _CALL_S = 30.0
 _PAGES_S = 60.0
+_AGAIN_S = 20.0
+"""How long a node that has not answered is asked whether it has taken a program. With the first
+call it is less than the program's own node waits for a report."""
+_RETRY_S = 0.5
 _MAX_TURNS = 2
 """How often pages are sent while the program runs."""
 _MAX_AT_ONCE = 8
@@ -154,18 +160,56 @@ class ProgramMoves:
         return num_sent
 
     async def _taken(self, record: bytes, targets: list[NodeEngine]) -> str | None:
-        """Offer a program to ``targets``; return why none takes it, or None if one has."""
+        """Offer a program to ``targets``; return why none takes it, or None if one has.
+
+        Raises:
+            EngineLost: one may have taken it, and does not say so.
+        """
         why = ""
         for target in targets:
             try:
-                status, body = await self._call(target.node, "POST", _PROGRAMS, record)
-            except (EngineLost, TimeoutError) as exc:
-                why = str(exc) or f"node {target.name} does not answer"
+                status, body = await self._offered(target.node, record)
+            except NotReached as exc:
+                why = exc.message
                 continue
-            if status == 201:
+            if status == HTTPStatus.CREATED:
                 return None
             why = _message(body)
         return why
+
+    async def _offered(self, node: RoutedNode, record: bytes) -> tuple[int, bytes]:
+        """Offer a program to ``node`` and return its answer. A node that has not answered may have
+        taken it, and then no other one may: it is asked until it says so.
+
+        Raises:
+            NotReached: it has not received the program, or has ended since.
+            EngineLost: it does not say whether it has taken it.
+        """
+        try:
+            return await self._call(node, "POST", _PROGRAMS, record)
+        except NotReached:
+            raise
+        except (EngineLost, TimeoutError) as exc:
+            logger.warning("node %s is asked again whether it has a program: %s", node.name, exc)
+        try:
+            async with asyncio.timeout(_AGAIN_S):
+                return await self._answer_at_last(node, record)
+        except TimeoutError as exc:
+            raise EngineLost(
+                f"node {node.name} may have taken it, and does not answer: it ends where it was"
+            ) from exc
+
+    async def _answer_at_last(self, node: RoutedNode, record: bytes) -> tuple[int, bytes]:
+        while True:
+            await asyncio.sleep(_RETRY_S)
+            try:
+                status, body = await self._call(node, "POST", _PROGRAMS, record)
+            except (EngineLost, TimeoutError) as exc:
+                if isinstance(exc.__cause__, ConnectionRefusedError):
+                    raise  # its process is gone, and with it what it had taken
+                continue
+            is_there = status == HTTPStatus.CONFLICT  # since the call before
+            return HTTPStatus.CREATED if is_there else status, body
 
     async def _call(
         self, node: RoutedNode, method: str, path: str, body: bytes = b""

@@ -80,7 +80,10 @@ class TrialApart:
                 f"strategy {source.label} was not ready after {self.timeout_s:g} s: neither "
                 "loading it nor its trial, in which engines answer at once, may block or wait"
             ) from exc
-        return msgspec.json.decode(line, type=TrialOutcome) if line else None
+        try:
+            return msgspec.json.decode(line, type=TrialOutcome)
+        except msgspec.MsgspecError:  # nothing, or what the strategy itself has written
+            return None
 
     def _ended(self, source: StrategySource, code: int | None) -> InvalidArgument:
         if code == -signal.SIGPROF:

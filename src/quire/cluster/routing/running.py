@@ -128,6 +128,9 @@ class RunningStrategy:
                     return
                 self._tried_text = found.text
                 await self._change(found)
+            except OSError as exc:  # it is not the text's fault: it is tried again
+                self._tried_text = None
+                logger.warning("the change of %s cannot be tried now: %s", source.path, exc)
             except InvalidArgument as exc:
                 if exc.message != self.refusal:
                     self.refusal = exc.message

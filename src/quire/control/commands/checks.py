@@ -35,6 +35,11 @@ MAX_STOP_BYTES = 1 << 16
 """The most bytes of a decode's stop strings together."""
 
 
+MAX_HISTORY = 1 << 18
+"""The most tokens of a history, unless the model's context is longer: samplers and grammars take it
+up in the engine, where others wait."""
+
+
 def require(condition: bool, message: str, **details: Any) -> None:
     """Raise ``InvalidArgument`` unless ``condition`` holds. Checks that every step of a program
     passes raise by themselves: here the message is built whether or not it is needed."""
@@ -74,6 +79,17 @@ def check_tokens(tokens: list[int], info: EngineInfo, prompt: PackedPrompt | Non
         raise InvalidArgument(
             f"token ids {bad[:3]} are not in the vocabulary of {vocab_size} tokens"
         )
+
+
+def check_history(history: list[int] | None, info: EngineInfo) -> None:
+    if history is None:
+        return
+    most = max(MAX_HISTORY, info.max_model_len)
+    if len(history) > most:
+        raise InvalidArgument(
+            f"a history of {len(history)} tokens: give at most {most}, the last ones"
+        )
+    check_tokens(history, info)
 
 
 def check_stop(stop: StopSpec, info: EngineInfo) -> None:

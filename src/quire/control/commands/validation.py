@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quire.control.commands.checks import (
+    check_history,
     check_image,
     check_mask,
     check_positions,
@@ -280,7 +281,7 @@ class Validator:
         check_positions(command.positions, count, info)
         check_token_slots(command.token_slots, count)
         distinct("token slots", command.token_slots or ())
-        check_tokens(command.history or [], info)
+        check_history(command.history, info)
 
     def _decode(self, command: c.Decode, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.tokens)
@@ -291,7 +292,7 @@ class Validator:
         self._adapter(command.adapter, info)
         require(command.position >= 0, f"position {command.position} is negative")
         self._prompt(command, command.tokens, queue, info)
-        check_tokens(command.history or [], info)
+        check_history(command.history, info)
         check_stop(command.stop, info)
         if command.position + count > info.max_model_len:
             raise PromptTooLong(

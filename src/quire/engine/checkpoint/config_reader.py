@@ -76,7 +76,7 @@ class ConfigReader:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._bad(name, value, "a number")
-        if not (math.isfinite(value) and low <= value <= high):
+        if not (low <= value <= high and math.isfinite(value)):
             raise self._bad(name, value, f"a number from {low:g} to {high:g}")
         return float(value)
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import tokenizers
 
-from quire.core.errors import PromptTooLong
+from quire.core.errors import InvalidArgument, PromptTooLong
 from quire.engine.encoders.text import (
     MAX_PAIR_TOKENS,
     EncodedText,
@@ -59,7 +59,8 @@ class LateInteractionTexts(EncoderTexts):
         Raises:
             PromptTooLong: a text is longer than the model reads, or all pairs together have too
                 many tokens.
-            InvalidArgument: an instruction, which these models do not take.
+            InvalidArgument: an instruction, which these models do not take, or a text without a
+                token.
         """
         refuse_instruction(instruction)
         query = _typed(self.tokenizer.encode(self._query_prompt + first), PairToken.QUERY)
@@ -72,10 +73,9 @@ class LateInteractionTexts(EncoderTexts):
         pairs = []
         for index, encoding in enumerate(self.tokenizer.encode_batch(texts)):
             document = _typed(encoding, PairToken.DOCUMENT)
-            if max_tokens is None:
-                self._check(f"document {index}", len(document.tokens), self._longest)
-            else:
+            if max_tokens is not None:
                 document = self.cut(document, room)
+            self._check(f"document {index}", len(document.tokens), self._longest)
             pairs.append(EncodedText(query.tokens + document.tokens, query.types + document.types))
         return pairs
 
@@ -83,6 +83,8 @@ class LateInteractionTexts(EncoderTexts):
         return next((self.prompts[name] for name in names if name in self.prompts), self.prompt)
 
     def _check(self, what: str, num_tokens: int, limit: int) -> None:
+        if not num_tokens:  # the encoder could not tell the two texts of its pair apart
+            raise InvalidArgument(f"{what} has no token: leave it out, or give it a text")
         if num_tokens > limit:
             raise PromptTooLong(
                 f"{what} has {num_tokens} tokens, but the model reads {limit} of each text: "

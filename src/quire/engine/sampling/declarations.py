@@ -29,7 +29,9 @@ class Number:
 
     def contains(self, value: Any) -> bool:
         kinds = int if self.integer else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            return False
+        if isinstance(value, float) and not math.isfinite(value):  # fails for a very large integer
             return False
         return self.low <= value <= self.high and not (self.above and value == self.low)
 

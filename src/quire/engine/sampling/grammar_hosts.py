@@ -51,7 +51,7 @@ class FirstProcess:
     """
 
     def __init__(self, limits: GrammarLimits, source: str | None, vocab_size: int) -> None:
-        figures = (limits.compile_s, limits.step_s, limits.memory_bytes)
+        figures = (limits.compile_s, limits.step_s, limits.replay_s, limits.memory_bytes)
         model = () if source is None else (source, vocab_size)
         self._command = (sys.executable, "-P", "-m", _PROCESS, *map(str, (*figures, *model)))
         self._process: subprocess.Popen[bytes] | None = None
@@ -209,10 +209,14 @@ class GrammarHosts:
 
     def _part(self, ended: HostProcess) -> None:
         """Move each sequence of ``ended`` to a process of its own; the one that ended it will do so
-        again."""
+        again. Where no process can be started, the sequence fails."""
         grammar = self._hosts.pop(ended)
         for matcher in ended.matchers:
-            matcher.host = self._start(grammar)
+            try:
+                matcher.host = self._start(grammar)
+            except GrammarError as exc:
+                matcher.error = exc
+                continue
             self._alone[matcher.host] = grammar
             matcher.host.open(matcher)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class GrammarLimits:
     """``compile_s``: processor time of compilation; large schemas take a tenth of it. ``step_s``:
-    processor time per token; large schemas take a few milliseconds. ``memory_bytes``: memory beyond
-    the vocabulary's."""
+    processor time per token; large schemas take a few milliseconds. ``replay_s``: processor time of
+    all tokens together that were generated before a sequence begins, or begins again.
+    ``memory_bytes``: memory beyond the vocabulary's."""
 
     compile_s: float = 0.5
     step_s: float = 0.1
+    replay_s: float = 2.0
     memory_bytes: int = 256 << 20

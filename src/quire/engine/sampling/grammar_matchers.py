@@ -21,6 +21,15 @@ from quire.engine.sampling.grammar_link import (
     Open,
 )
 
+MAX_DUE = 8
+"""The most requests to one process whose answers are not read. An unread answer waits in the
+socket, and a process that cannot write its answer reads no further request: who waited for it with
+a request would wait for ever."""
+
+_MANY_TOKENS = 1024
+"""A request with so many is sent when nothing else is due: it may be larger than the socket's
+buffer."""
+
 
 class ConfinedMatcher:
     """The state of one sequence's constraint. Must be closed.
@@ -73,8 +82,8 @@ class ConfinedMatcher:
 class HostProcess:
     """A process with one grammar and the sequences that follow it.
 
-    ``on_end`` is called when it has ended with more than one sequence: it is unknown which of them
-    ended it, so each moves to a process of its own.
+    ``on_end`` is called when it has ended with sequences of which it is unknown which one has ended
+    it, or that have not: each moves to a process of its own.
     """
 
     def __init__(
@@ -136,6 +145,11 @@ class HostProcess:
         self._link.close()
 
     def _ask(self, request: Open | Advance, matchers: Sequence[ConfinedMatcher]) -> None:
+        most = 0 if len(request.tokens) > _MANY_TOKENS else MAX_DUE - 1
+        while len(self._due) > most and not self.ended:
+            self.hear()
+        if self.ended:  # its sequences have moved, or have their errors
+            return
         for matcher in matchers:
             matcher.finished = matcher.allowed = None
             matcher.num_asked += 1
@@ -145,7 +159,8 @@ class HostProcess:
 
     def _end(self) -> None:
         self.close()
-        if self._compiled and len(self._numbers) > 1:
+        asking = {matcher for matcher, _ in self._due[0]} if self._due else set()
+        if self._compiled and (len(self._numbers) > 1 or not asking & self._numbers.keys()):
             self._on_end(self)
             return
         for matcher in self._numbers:
@@ -158,11 +173,11 @@ def too_expensive(limits: GrammarLimits, *, compiling: bool) -> GrammarError:
     if compiling:
         return GrammarError(
             f"the grammar takes more than {limits.compile_s:g} s of processor time or {memory} to "
-            "compile: make it simpler"
+            f"compile, or {limits.replay_s:g} s for what was generated before: make it simpler"
         )
     return GrammarError(
         f"the grammar takes more than {1000 * limits.step_s:g} ms of processor time for one token, "
-        f"or {memory}: make it less ambiguous"
+        f"{limits.replay_s:g} s for what was generated before, or {memory}: make it less ambiguous"
     )
 
 

@@ -82,9 +82,9 @@ class GrammarHost:
                 self._compile(grammar)
             case Open(sequence=sequence, tokens=tokens):
                 self._sequences[sequence] = self._begun()
-                self._advance([sequence], [tokens])
+                self._advance([sequence], [tokens], self._limits.replay_s)
             case Advance(sequences=sequences, tokens=tokens):
-                self._advance(sequences, [[token] for token in tokens])
+                self._advance(sequences, [[token] for token in tokens], self._limits.step_s)
             case Close(sequence=sequence):
                 del self._sequences[sequence]
             case Try(num_tokens=num_tokens):
@@ -102,17 +102,23 @@ class GrammarHost:
         compiled = self._compiled
         return compiled if isinstance(compiled, GrammarFailed) else compiled.fork()
 
-    def _advance(self, sequences: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
-        self._link.send(GrammarAdvanced(list(map(self._consumed, sequences, tokens))))
+    def _advance(
+        self, sequences: Sequence[int], tokens: Sequence[Sequence[int]], limit_s: float
+    ) -> None:
+        """``limit_s``: for the tokens of each sequence together."""
+        consumed = [self._consumed(*one, limit_s) for one in zip(sequences, tokens, strict=True)]
+        self._link.send(GrammarAdvanced(consumed))
         self._link.send(Masks(list(map(self._mask, sequences))))
 
-    def _consumed(self, sequence: int, tokens: Sequence[int]) -> bool | GrammarFailed:
+    def _consumed(
+        self, sequence: int, tokens: Sequence[int], limit_s: float
+    ) -> bool | GrammarFailed:
         matcher = self._sequences[sequence]
         if isinstance(matcher, GrammarFailed):
             return matcher
         try:
-            for token in tokens:
-                with spending(self._limits.step_s):
+            with spending(limit_s):
+                for token in tokens:
                     matcher.consume(token)
         except GrammarError as exc:
             failed = self._sequences[sequence] = GrammarFailed(exc.message)
@@ -139,7 +145,7 @@ class GrammarHost:
             token = _last_allowed(mask)
             if token is None or finished:
                 break
-            finished = self._consumed(0, [token])
+            finished = self._consumed(0, [token], self._limits.step_s)
         return finished
 
 
@@ -175,8 +181,9 @@ def _last_allowed(mask: bytes) -> int | None:
 
 def main() -> None:
     """Arguments: the limits, and for a model's vocabulary its directory and number of ids."""
-    compile_s, step_s, memory_bytes, *model = sys.argv[1:]
-    limits = GrammarLimits(float(compile_s), float(step_s), int(memory_bytes))
+    compile_s, step_s, replay_s, memory_bytes, *model = sys.argv[1:]
+    times = (float(compile_s), float(step_s), float(replay_s))
+    limits = GrammarLimits(*times, int(memory_bytes))
     vocabulary = Vocabulary(load_tokenizer(model[0]), int(model[1])) if model else Vocabulary()
     compiler = GrammarCompiler(vocabulary)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have set it to be ignored

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32, U64, no_i32
-from quire.core.decoding import Params, SamplerSpec
+from quire.core.decoding import Params, Processor, SamplerSpec
 from quire.engine.sampling.columns import F64, I64
 from quire.engine.sampling.declarations import with_defaults
 from quire.engine.sampling.dry_matches import DryMatches
 from quire.engine.sampling.group_memory import Stores
 from quire.engine.sampling.memory import CountStore, HistoryStore
 from quire.engine.sampling.random import seed_words
-from quire.engine.sampling.registry import Registry
+from quire.engine.sampling.registry import Kind, Registry
 
 PLAIN_ORDER = (
     "logit_bias",
@@ -50,6 +50,13 @@ NEUTRAL: Mapping[str, tuple[str, float]] = {
     "top_p": ("p", 1.0),
 }
 """The parameter of each plain processor with a single number, and its value without effect."""
+
+_LEAST: Mapping[str, tuple[str, float]] = {
+    "repetition_penalty": ("penalty", 1e-20),
+    "temperature": ("temperature", 1e-20),
+}
+"""The least value of parameters by which scores are divided. Less would choose the same tokens, and
+make scores infinite."""
 
 TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
 """The subset that every backend implements itself, in this order, for rows that need no other."""
@@ -105,8 +112,7 @@ class SamplerTable:
         """Set the sampler and history of a row, replacing the previous ones."""
         sampler = what.sampler
         named = tuple(
-            (one.name, with_defaults(self.registry.find(one.name).parameters, one.params))
-            for one in sampler.processors
+            (one.name, _complete(self.registry.find(one.name), one)) for one in sampler.processors
         )
         self._params[row] = named
         self.kind[row] = self._kind_of(sampler.greedy, tuple(name for name, _ in named))
@@ -197,3 +203,14 @@ class SamplerTable:
             self._next_kind += 1
             self._kinds[key] = self._next_kind
         return self._kinds[key]
+
+
+def _complete(kind: Kind, processor: Processor) -> Params:
+    """The parameters of a processor with defaults, none less than it may be."""
+    params = with_defaults(kind.parameters, processor.params)
+    if processor.name not in _LEAST:
+        return params
+    name, least = _LEAST[processor.name]
+    value = params[name]
+    assert isinstance(value, int | float)
+    return params if value >= least else {**params, name: least}

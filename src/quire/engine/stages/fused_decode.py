@@ -78,7 +78,7 @@ class FusedDecode:
                 cursors_R=cursors_R,
                 slots_RS=slots_RS,
                 steps_R=np.minimum.reduce(limits),
-                stop_tokens_RW=sequences.stop_tokens[rows_R],
+                stop_tokens_RW=sequences.stop_tokens_of(rows_R),
                 min_steps_R=np.maximum(sequences.min_tokens[rows_R] - generated_R, 0),
                 sampling=sampling,
             )

@@ -176,8 +176,8 @@ class MemoryOperations:
         if not all(strings):
             raise InvalidArgument("a stop string is empty: leave it out")
         matcher = ByteStopMatcher(strings)
-        for token in operation.history[len(operation.history) - operation.num_generated :]:
-            matcher.push(self._tokenizer.token_bytes(int(token)))
+        generated = operation.history[len(operation.history) - operation.num_generated :]
+        matcher.follow(self._tokenizer.token_bytes(int(token)) for token in generated[::-1])
         return matcher
 
     def _grammar_matcher(self, operation: OpenSequence) -> ConfinedMatcher | None:
