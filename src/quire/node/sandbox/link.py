@@ -32,7 +32,7 @@ from quire.core.interfaces import Clock
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.changed_sources import because_of_change
 from quire.node.sandbox.losses import Losses
-from quire.node.sandbox.outbox import Outbox
+from quire.node.sandbox.outbox import GuestOutbox
 from quire.node.supervision.engine_loading import OnProgress
 from quire.node.supervision.health import SandboxHealth, SandboxState, silence
 from quire.node.transports.child import LifeLimits
@@ -100,7 +100,7 @@ class SandboxLink:
         """Ended guests whose resource usage is still expected; it may never arrive, so the oldest
         are dropped."""
         self._inspections: dict[int, asyncio.Future[Inspected]] = {}
-        self._outbox = Outbox(self._say, self._give_up)
+        self._outbox = GuestOutbox(self._say, self._give_up)
         self._kept = _Kept()
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None

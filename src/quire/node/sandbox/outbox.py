@@ -18,7 +18,7 @@ _UNENCODABLE = (TypeError, ValueError, OverflowError)
 """What encoding raises for an integer of more than 64 bits, or half of a surrogate pair."""
 
 
-class Outbox:
+class GuestOutbox:
     """``say`` sends a message, or raises what encoding it raises; ``give_up`` is called with a
     guest that cannot be told what it needs, and why."""
 
