@@ -12,7 +12,8 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -185,6 +186,36 @@ async def test_an_unused_one_is_ended_and_started_again(
         await processes[-1].ended.wait()
     assert len({process.pid for process in processes}) == 3
     assert caplog.messages.count("ended: it was ended, unused") == 3
+
+
+async def test_lines_of_log_without_end_take_no_others_turn() -> None:
+    process, stderr, turns = McpProcess(config()), asyncio.StreamReader(), 0
+    stderr.feed_data(b"line\n" * 1000)
+    stderr.feed_eof()
+    process._process = cast(Any, SimpleNamespace(stderr=stderr))
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    await process._read_log()
+    other.cancel()
+    assert turns >= 1000 // 64
+
+
+async def test_one_that_nobody_waits_for_any_more_is_unused(
+    make: Make, processes: list[Seen]
+) -> None:
+    servers = make(config(idle_s=0.001))
+    waiting = asyncio.create_task(call(servers, "pid"))
+    for _ in range(3):  # it starts
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await processes[0].ended.wait()
+    assert servers.pids() == {}
 
 
 async def test_a_call_under_way_keeps_it(make: Make, processes: list[Seen]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,11 +18,13 @@ from request_log import RequestLines
 from scripted_server import MODEL, GatedEngine, RunningServer, running_server
 
 from quire.core.config import ServerConfig, TenantConfig
-from quire.core.errors import NeverWithinQuota, QuotaExceeded
+from quire.core.errors import CapacityError, NeverWithinQuota, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
+from quire.server.batches import run as run_module
 from quire.server.batches.calls import AnsweredRequest, BatchCalls
 from quire.server.batches.lines import check_lines, read_line
-from quire.server.batches.results import RequestResult, open_results
+from quire.server.batches.record import BatchRecord
+from quire.server.batches.results import RequestResult, Results, open_results
 from quire.server.batches.run import Pause
 from quire.server.batches.service import BatchLimits, BatchService
 from quire.server.files.store import FileLimits, FileStore
@@ -492,6 +495,167 @@ async def test_batches_are_bounded_in_number(tmp_path: Path) -> None:
     assert len(service.batches(TENANT)) == 3
     assert len(list((tmp_path / "batches").glob("*.json"))) == 3
     await service.close()
+
+
+async def test_ended_batches_are_kept_up_to_their_limit(tmp_path: Path) -> None:
+    service, files = service_of(tmp_path, ScriptedCalls(), BatchLimits(max_batches=5))
+    request = stored(files, say("one"))
+    made = []
+    for number in range(1, 8):
+        made.append((await service.create(TENANT, request)).id)
+        await service.wait_ended(made[-1])
+        assert [one.id for one in service.batches(TENANT)] == made[-5:][::-1], number
+    assert {one.stem for one in (tmp_path / "batches").glob("*.json")} == set(made[-5:])
+    await service.close()
+
+
+class LastCalls:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def call(
+        self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
+    ) -> AnsweredRequest:
+        self.asked.set()
+        await self.may_answer.wait()
+        return AnsweredRequest(200, "req_1", {"ok": True})
+
+
+class HeldSaves:
+    """Saves of records that wait on the disk until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._save = BatchRecord.save
+        self._lock = threading.Lock()
+        self.loop = asyncio.get_running_loop()
+        self.has_begun = asyncio.Event()
+        self.go_on = threading.Event()
+        self.num_at_once = 0
+        self.most_at_once = 0
+        self.statuses: list[str] = []
+        monkeypatch.setattr(BatchRecord, "save", lambda record, at: self.save(record, at))
+
+    def save(self, record: BatchRecord, directory: Path) -> None:
+        with self._lock:
+            self.num_at_once += 1
+            self.most_at_once = max(self.most_at_once, self.num_at_once)
+        self.loop.call_soon_threadsafe(self.has_begun.set)
+        self.go_on.wait(60)
+        self._save(record, directory)
+        self.statuses.append(record.batch.status)
+        with self._lock:
+            self.num_at_once -= 1
+
+
+async def test_a_batch_whose_last_answer_comes_as_it_is_cancelled_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = LastCalls()
+    service, files = service_of(tmp_path, calls)
+    batch = await service.create(TENANT, stored(files, say("one")))
+    await calls.asked.wait()
+    saves = HeldSaves(monkeypatch)
+    cancelling = asyncio.create_task(service.cancel(TENANT, batch.id))
+    await saves.has_begun.wait()
+    calls.may_answer.set()
+    for _ in range(10):  # the answer arrives meanwhile
+        await asyncio.sleep(0)
+    saves.go_on.set()
+    assert (await cancelling).status in ("cancelling", "cancelled")
+    await service.wait_ended(batch.id)
+    assert (batch.status, batch.errors) == ("cancelled", None)
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+async def test_a_record_is_written_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is cancelled while its record is being written: that thread goes on."""
+    service, files = service_of(tmp_path, NeverCalls())
+    request = stored(files, say("one"))
+    saves = HeldSaves(monkeypatch)
+    saves.go_on.set()
+    batch = await service.create(TENANT, request)
+    saves.go_on.clear()
+    saves.has_begun.clear()
+    await saves.has_begun.wait()  # of "in_progress"
+    cancelling = asyncio.create_task(service.cancel(TENANT, batch.id))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    await asyncio.to_thread(lambda: None)
+    saves.go_on.set()
+    await cancelling
+    await service.wait_ended(batch.id)
+    assert saves.most_at_once == 1
+    assert saves.statuses[-1] == batch.status == "cancelled"
+    assert list((tmp_path / "batches").glob("*.part")) == []
+
+
+async def test_results_are_opened_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is cancelled while its results are opened closes them."""
+    opened: list[Results] = []
+    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def held(directory: Path, batch_id: str) -> Results:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait(60)
+        opened.append(open_results(directory, batch_id))
+        return opened[-1]
+
+    monkeypatch.setattr(run_module, "open_results", held)
+    service, files = service_of(tmp_path, NeverCalls())
+    batch = await service.create(TENANT, stored(files, say("one"), say("two")))
+    await begun.wait()
+    await service.cancel(TENANT, batch.id)
+    assert opened == []
+    go_on.set()
+    await service.wait_ended(batch.id)
+    assert batch.status == "cancelled"
+    assert [one.errors.file.closed and one.outputs.file.closed for one in opened] == [True, True]
+    assert batch.error_file_id is not None
+    content = files.path(files.get(TENANT, batch.error_file_id)).read_bytes()
+    assert [json.loads(one)["custom_id"] for one in content.splitlines()] == ["one", "two"]
+
+
+async def test_a_batch_that_cannot_be_written_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(record: BatchRecord, directory: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    service, files = service_of(tmp_path, ScriptedCalls(), BatchLimits(max_waiting=1))
+    request = stored(files, say("one"))
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchRecord, "save", full)
+        with pytest.raises(CapacityError, match="No space left on device; try again later"):
+            await service.create(TENANT, request)
+    assert service.batches(TENANT) == []
+    service.check_unused(TENANT, request.input_file_id)
+    batch = await service.create(TENANT, request)
+    await service.wait_ended(batch.id)
+    assert batch.status == "completed"
+
+
+async def test_the_input_of_a_batch_is_kept_until_it_is_over(tmp_path: Path) -> None:
+    now = [1000.0]
+    files = FileStore(tmp_path, FileLimits(ttl_s=100), lambda: now[0])
+    calls = LastCalls()
+    service = BatchService(files, calls, lambda: now[0], 1 << 20)
+    request = stored(files, *(say(str(number)) for number in range(40)))
+    batch = await service.create(TENANT, request)
+    await calls.asked.wait()
+    now[0] = 1200.0  # the file's time is over, that of the batch is not
+    assert files.get(TENANT, request.input_file_id).expires_s == 1100
+    calls.may_answer.set()
+    await service.wait_ended(batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 40)
+    with pytest.raises(UnknownHandle):
+        files.get(TENANT, request.input_file_id)
 
 
 def test_a_line_that_was_cut_by_a_stop_runs_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from quire.core.config import TenantConfig
 from quire.core.errors import NeverWithinQuota, UnknownHandle
 from quire.core.ids import TenantId
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
+from quire.server.responses.store import ResponseStore, StoredResponse
 
 A, B = TenantId("a"), TenantId("b")
 
@@ -65,6 +66,26 @@ def test_responses_go_on_from_a_conversation_and_add_to_it(
     assert texts(client, made) == ["say one", "one", "say two", "two"]
     third = answer(client, [], made)
     assert third.usage.input_tokens > second.usage.input_tokens
+
+
+def test_what_a_response_keeps_of_its_conversation_is_counted(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It outlives the conversation."""
+    stored: list[StoredResponse] = []
+    put = ResponseStore.put
+
+    def noted(store: ResponseStore, entry: StoredResponse) -> None:
+        put(store, entry)
+        stored.append(entry)
+
+    monkeypatch.setattr(ResponseStore, "put", noted)
+    made = client.conversations.create(items=[said("a" * 200)] * 3).id
+    answer(client, "say one", made)
+    client.conversations.delete(made)
+    (entry,) = stored
+    assert sum(len(str(message.content)) for message in entry.history) > 600
+    assert entry.num_bytes > 3 * 1024, "of three items that came before it"
 
 
 def test_a_tool_loop_in_a_conversation(client: openai.OpenAI) -> None:

@@ -87,11 +87,27 @@ def test_what_clients_write_is_read() -> None:
             "multipart/form-data; boundary=x",
             b'--x\r\ncontent-disposition: a; name="f"\r\n\r\n\r\n' * (MAX_PARTS + 1),
         ),
+        ("multipart/form-data; boundary*" + "1" * 5000 + "=x", b"--x--"),
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: a; name=f; filename*=idna''x\r\n\r\n\r\n--x--",
+        ),
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: a; name=f; filename*" + b"1" * 5000 + b"=x\r\n\r\n",
+        ),
     ],
 )
 def test_a_form_that_is_none_is_refused(content_type: str, body: bytes) -> None:
     with pytest.raises(InvalidArgument):
         read(content_type, [body])
+
+
+def test_a_filename_is_text_whatever_its_encoding() -> None:
+    head = b"content-disposition: a; name=file; filename*=unicode_escape''%5Cud800.jsonl"
+    body = b"--x\r\n" + head + b"\r\n\r\ncontent\r\n--x--"
+    found = read("multipart/form-data; boundary=x", [body])
+    assert found == {"file": ("?.jsonl", b"content")}
 
 
 def test_a_client_that_leaves_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
@@ -174,6 +190,41 @@ def test_files_are_bounded_alone_together_and_in_number(tmp_path: Path) -> None:
     with pytest.raises(QuotaExceeded, match="3 files are stored"):
         store.put(b"")
     assert len(list(tmp_path.glob("*.data"))) == 4, "what was refused has left nothing"
+
+
+def test_files_that_arrive_together_are_bounded_together(tmp_path: Path) -> None:
+    store = Store(tmp_path, FileLimits(max_file_bytes=10, max_bytes=15, max_files=3)).files
+    first, second, other = store.begin(A), store.begin(A), store.begin(B)
+    first.write(b"x" * 8)
+    second.write(b"y" * 7)
+    other.write(b"z" * 10)
+    for upload in (first, second):
+        with pytest.raises(QuotaExceeded, match="15 bytes together"):
+            upload.write(b"x")
+    second.abandon()
+    second.abandon()
+    third = store.begin(A)
+    third.write(b"x" * 6)
+    fourth = store.begin(A)
+    with pytest.raises(QuotaExceeded, match="3 files are stored or arrive now"):
+        store.begin(A)
+    for upload in (first, other, third, fourth):
+        upload.close()
+    store.add(third.path, A, "in.jsonl", "batch", None)
+    with pytest.raises(QuotaExceeded, match="3 files are stored or arrive now"):
+        store.begin(A)
+
+
+def test_a_file_that_is_in_use_is_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path, FileLimits(ttl_s=100))
+    record = store.put(b"x")
+    for _ in range(2):
+        store.files.hold(record.id)
+    store.now_s = 1100.0
+    store.files.release(record.id)
+    assert store.files.get(A, record.id) == record
+    store.files.release(record.id)
+    assert store.files.files(A) == []
 
 
 def test_files_go_when_their_time_is_over(tmp_path: Path) -> None:

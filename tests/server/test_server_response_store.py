@@ -14,7 +14,17 @@ from quire.server.answers.frame import Frame
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import base_response
 from quire.server.responses.store import ResponseLimits, ResponseStore, StoredResponse
-from quire.server.schemas.response_items import MessageItem
+from quire.server.responses.translation import messages_of, resolved
+from quire.server.schemas.messages import AssistantMessage
+from quire.server.schemas.response_items import (
+    FunctionCallItem,
+    InputItem,
+    ItemReference,
+    MessageItem,
+    OutputMessage,
+    ReasoningItem,
+    TextItemPart,
+)
 from quire.server.schemas.responses import ResponsesRequest
 
 TENANT = TenantId("a")
@@ -281,3 +291,57 @@ def test_tenants_have_shelves_of_their_own(make: Callable[..., ResponseStore]) -
     assert is_there(store, made)
     with pytest.raises(UnknownHandle):
         store.get(OTHER, made.id)
+
+
+def test_an_item_is_found_without_making_the_others(
+    make: Callable[..., ResponseStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer with log probabilities is long."""
+    store, made = make(), entry("one", text="found")
+    made.response = made.response and made.response.model_copy(
+        update={"output": [OutputMessage(id="msg_out", status="completed", content=[])]}
+    )
+    store.put(made)
+    assert store.find_item(TENANT, "msg_out") == made.response.output[0].model_dump()  # type: ignore[union-attr]
+    num_made = 0
+
+    def counted(model: OutputMessage) -> dict[str, Any]:
+        nonlocal num_made
+        num_made += 1
+        return {"id": model.id}
+
+    monkeypatch.setattr(OutputMessage, "model_dump", counted)
+    found = store.find_item(TENANT, "msg_one")
+    assert (found or {})["content"] == "found"
+    store.delete(TENANT, made.id)
+    assert store.find_item(TENANT, "msg_out") is None
+    assert num_made == 0
+
+
+def test_an_item_that_many_refer_to_is_looked_up_once() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def find(item_id: str, param: str) -> InputItem:
+        asked.append((item_id, param))
+        return MessageItem(role="user", content=item_id)
+
+    said = MessageItem(role="user", content="b")
+    given: list[InputItem] = [ItemReference(id="a"), said, ItemReference(id="c")]
+    found = resolved(given * 3, find, "input")
+    assert [item.content for item in found if isinstance(item, MessageItem)] == ["a", "b", "c"] * 3
+    assert asked == [("a", "input[0].id"), ("c", "input[2].id")]
+
+
+def test_reasoning_of_many_items_is_joined_once() -> None:
+    """Each joins a turn whose text may be megabytes already."""
+    texts = [TextItemPart(type="summary_text", text=str(number)) for number in range(100)]
+    items: list[InputItem] = [ReasoningItem(type="reasoning", content=[text]) for text in texts]
+    calls = [FunctionCallItem(type="function_call", call_id=f"c{n}", name="f") for n in range(3)]
+    empty = ReasoningItem(type="reasoning", content=[TextItemPart(type="summary_text", text="")])
+    said = MessageItem(role="user", content="go on")
+    messages = messages_of([*items, empty, *calls, said, items[5], said, empty, said])
+    turns = [one for one in messages if isinstance(one, AssistantMessage)]
+    joined = "\n".join(map(str, range(100)))
+    assert [turn.reasoning_content for turn in turns] == [joined, "5", None]
+    assert [len(turn.tool_calls or ()) for turn in turns] == [3, 0, 0]
+    assert [one.role for one in messages] == ["assistant", "user"] * 3

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
-from quire.core.decoding import GrammarSpec
+from quire.core.decoding import GrammarSpec, SamplerSpec
 from quire.core.errors import InvalidArgument, PromptTooLong
 from quire.core.interfaces import ServedModel
 from quire.node import ConversationTurn, SessionHandle
@@ -49,6 +49,7 @@ def completion_request(
     max_tokens: int | None,
     *,
     default_max_tokens: int | None,
+    sampler: SamplerSpec,
     grammar: GrammarSpec | None,
     reporting: Reporting,
     priority: int,
@@ -57,7 +58,8 @@ def completion_request(
     shown_special: frozenset[int] = frozenset(),
 ) -> CompletionRequest:
     """Return the request for one prompt. ``max_tokens`` is the client's field; without it the
-    default applies. ``min_tokens`` replaces the client's field.
+    default applies. ``sampler``: that of ``request_sampler``, which is made once for all prompts:
+    the client's words have to be tokenised for it. ``min_tokens`` replaces the client's field.
 
     Raises:
         PromptTooLong: prompt, or prompt and max_tokens, exceed the model's context.
@@ -70,7 +72,7 @@ def completion_request(
         max_tokens=room_for(model, len(prompt), max_tokens, default_max_tokens),
         model=model.id,
         num_choices=fields.n or 1,
-        sampler=sampler_of(fields, model.defaults, vocab_size, model.tokenizer),
+        sampler=sampler,
         min_tokens=(fields.min_tokens or 0) if min_tokens is None else min_tokens,
         stop=fields.stop_strings(),
         include_stop=bool(fields.include_stop_str_in_output),
@@ -85,6 +87,12 @@ def completion_request(
         priority=priority,
         images=images,
     )
+
+
+def request_sampler(fields: GenerationFields, model: ServedModel) -> SamplerSpec:
+    """Return the sampler of a request, for all of its prompts. Raises ``InvalidArgument`` for a
+    token that the model does not have."""
+    return sampler_of(fields, model.defaults, model.info.vocab_size, model.tokenizer)
 
 
 def _stop_tokens(fields: GenerationFields, vocab_size: int) -> tuple[int, ...]:

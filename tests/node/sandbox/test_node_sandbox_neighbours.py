@@ -208,3 +208,56 @@ async def test_a_fork_bomb_of_children_ends_alone(
             await node.program(member, TENANT).result()
     await steps(bystander, 3)
     assert bystander.record().num_messages == 14
+
+
+BOUNDLESS = {
+    "result": """
+    @inferlet("boundless")
+    async def boundless(api, *args):
+        if args:
+            return 10**30
+        child = await api.launch("boundless", ["child"])
+        try:
+            await child.join()
+        except Exception as exc:
+            return f"{type(exc).__name__}: {exc}"
+    """,
+    "half a pair": """
+    @inferlet("boundless")
+    async def boundless(api, *args):
+        if args:
+            return {"text": chr(0xD800)}
+        child = await api.launch("boundless", ["child"])
+        try:
+            await child.join()
+        except Exception as exc:
+            return f"{type(exc).__name__}: {exc}"
+    """,
+    "log": """
+    @inferlet("boundless")
+    async def boundless(api):
+        for _ in range(50):
+            api.log("info", "so many", number=10**30, few=3)
+            await api.synchronize()
+        return "logged"
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDLESS)
+async def test_what_no_message_can_hold_costs_its_own_program_alone(
+    node: Node, bystander: ProgramHandle, kind: str
+) -> None:
+    source = await node.inspect(program(BOUNDLESS[kind]))
+    culprits = [node.launch(source, tenant=TENANT) for _ in range(8)]
+    await steps(bystander, 20)
+    results = [await one.result() for one in culprits]
+    if kind == "log":
+        assert results == ["logged"] * 8
+        fields = [line.fields for line in culprits[0].logs() if line.text == "so many"]
+        assert fields == [{"number": str(10**30), "few": 3}] * 50
+    else:
+        said = "InvalidArgument: the answer cannot be told to a sandboxed program"
+        assert [one[: len(said)] for one in results] == [said] * 8
+    await steps(bystander, 3)
+    assert bystander.record().num_messages == 23

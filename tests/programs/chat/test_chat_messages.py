@@ -26,7 +26,13 @@ def test_an_answer_its_calls_and_their_results() -> None:
     assert turn_messages(Answer("Yes.", "", ()), []) == [{"role": "assistant", "content": "Yes."}]
 
 
-@pytest.mark.parametrize("arguments", ['{"n": ', "[1]", "4"])
+DEEP = '{"n": ' + "[" * 100 + "]" * 100 + "}"
+ENDLESS = '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"n": ', "[1]", "4", DEEP, ENDLESS], ids=["cut", "list", "4", "deep", "endless"]
+)
 def test_arguments_that_are_no_object_stay_as_they_were_written(arguments: str) -> None:
     said, _ = turn_messages(Answer("", "", (Call("a", "double", arguments),)), ["error"])
     assert said["tool_calls"][0]["function"]["arguments"] == arguments

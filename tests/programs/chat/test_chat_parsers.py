@@ -56,6 +56,15 @@ FRAGMENTS = st.lists(
 ).map("".join)
 
 
+def test_arguments_without_end_are_a_call_as_they_were_written() -> None:
+    nested = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for name, text in (("f", nested), ("g", '{"a": 1}')):
+        whole = f'<tool_call>{{"name": "{name}", "arguments": {text}}}</tool_call>'
+        assert parse([whole]) == Answer("", "", (Call("call_0", name, text),))
+    early = f'<tool_call>{{"arguments": {nested}, "name": "f"}}</tool_call>'
+    assert parse([early]) == Answer(early, "", ())
+
+
 @given(FRAGMENTS, st.lists(st.integers(0, 400), max_size=8), st.booleans())
 @example(CALL + "\n" + CALL, [3, 40, 80], False)
 def test_the_same_answer_however_it_is_cut(text: str, places: list[int], reasoning: bool) -> None:

@@ -258,7 +258,9 @@ class McpProcess:
     async def _read_log(self) -> None:
         stderr = self._process.stderr
         assert stderr is not None
-        while True:
+        for number in count(1):
+            if number % _LINES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             try:
                 line = await stderr.readline()
             except ValueError:  # longer than the limit; asyncio has dropped what it had read of it

@@ -141,6 +141,7 @@ class _Server:
             return process
         finally:
             self._starting = None
+            self._watch_idle()  # whoever has waited for it may have given up
 
     def _check_starts(self) -> None:
         now_s = self._clock.now_s()

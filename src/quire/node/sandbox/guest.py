@@ -110,18 +110,36 @@ class SandboxedProgram:
     async def _start_later(self, begin: Callable[[int], None]) -> None:
         try:
             await self.link.ready()
-        except QuireError as exc:
-            if not self.running.state.ended:
-                self._conclude(ProgramState.TERMINATED, None, exc)
+        except Exception as exc:
+            self._not_started(exc)
             return
         self._begin(begin)
+
+    def _not_started(self, why: Exception) -> None:
+        """Conclude a program that its process cannot start, whatever the reason (the disk is full):
+        who waits for its end would wait for ever."""
+        if self.running.state.ended:
+            return
+        if not isinstance(why, QuireError):
+            logger.error(
+                "program %s (%s) cannot be started", self.running.id, self._name, exc_info=why
+            )
+            why = ProgramTerminated(
+                f"program {self._name!r} cannot be started ({type(why).__name__}: {why}): see the "
+                "node's log, then launch it again"
+            )
+        self._conclude(ProgramState.TERMINATED, None, why)
 
     def _begin(self, begin: Callable[[int], None]) -> None:
         if self.running.state.ended:
             return
         self._number = self.link.add(self)
         self.running.advance(ProgramState.RUNNING)
-        begin(self._number)
+        try:
+            begin(self._number)
+        except Exception as exc:
+            self._not_started(exc)
+            return
         self.mailbox.to_program.listen(self._has_input)
         if self._cancel_reason is not None:
             self._cancel(self._cancel_reason)

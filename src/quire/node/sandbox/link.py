@@ -32,6 +32,7 @@ from quire.core.interfaces import Clock
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.changed_sources import because_of_change
 from quire.node.sandbox.losses import Losses
+from quire.node.sandbox.outbox import GuestOutbox
 from quire.node.supervision.engine_loading import OnProgress
 from quire.node.supervision.health import SandboxHealth, SandboxState, silence
 from quire.node.transports.child import LifeLimits
@@ -71,7 +72,7 @@ class GuestPeer(Protocol):
     def on_fetched(self, event: Fetched | FetchFailed) -> None: ...
 
     def on_lost(self, error: ErrorRecord) -> None:
-        """The guest is lost with its process."""
+        """The guest is lost with its process, or cannot be told what it needs."""
         ...
 
 
@@ -99,8 +100,7 @@ class SandboxLink:
         """Ended guests whose resource usage is still expected; it may never arrive, so the oldest
         are dropped."""
         self._inspections: dict[int, asyncio.Future[Inspected]] = {}
-        self._news: dict[int, list[GuestEvents]] = {}
-        self._starts: list[s.Start] = []
+        self._outbox = GuestOutbox(self._say, self._give_up)
         self._kept = _Kept()
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -206,7 +206,7 @@ class SandboxLink:
 
     def forget(self, guest: int) -> None:
         self._guests.pop(guest, None)
-        self._news.pop(guest, None)
+        self._outbox.forget(guest)
 
     @property
     def is_ready(self) -> bool:
@@ -220,19 +220,14 @@ class SandboxLink:
         turn of the loop."""
         missing = self._kept.missing(program, models)
         if missing is not None:
-            self._flush()
+            self._outbox.flush()
             self._say(missing)
-        self._schedule_flush()
-        self._starts.append(start)
+        self._outbox.start(start)
 
     def tell(self, guest: int, event: GuestEvents) -> None:
         """Send ``event`` to the guest, together with its other events of this turn of the loop."""
-        news = self._news.get(guest)
-        if news is not None:
-            news.append(event)
-        elif guest in self._guests:
-            self._schedule_flush()
-            self._news[guest] = [event]
+        if guest in self._guests:
+            self._outbox.tell(guest, event)
 
     def order_fetch(self, guest: int, call: Fetch) -> None:
         """Have the process make an HTTP request of the guest; ``GuestPeer.on_fetched`` follows."""
@@ -240,7 +235,7 @@ class SandboxLink:
 
     def stop_guest(self, guest: int, error: ErrorRecord) -> None:
         """End the guest at once; only its resource usage is still received."""
-        self._flush()
+        self._outbox.flush()
         peer = self._guests.get(guest)
         self.forget(guest)
         if peer is not None:
@@ -285,23 +280,20 @@ class SandboxLink:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _schedule_flush(self) -> None:
-        if not self._news and not self._starts:
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        if self._starts:
-            starts, self._starts = self._starts, []
-            self._say(s.Starts(starts=starts))
-        if self._news:
-            news, self._news = self._news, {}
-            self._say(s.Tell(news=[s.GuestNews(guest, events) for guest, events in news.items()]))
-
     def _say(self, message: s.ToSandbox) -> None:
         """Send a message. It is dropped if the process is lost; its guests are notified of the
         loss."""
         if self._life is not None:
             self._life.say(message)
+
+    def _give_up(self, guest: int, why: str) -> None:
+        """End a guest that cannot be told what it needs."""
+        peer = self._guests.get(guest)
+        self.forget(guest)
+        error = ProgramTerminated(f"the program was ended: {why}").record()
+        self._say(s.Stop(guest=guest, error=error))
+        if peer is not None:
+            peer.on_lost(error)
 
     def _on_message(self, message: s.FromSandbox) -> None:
         match message:
@@ -337,8 +329,7 @@ class SandboxLink:
         )
         guests, self._guests = self._guests, {}
         self._stopped.clear()
-        self._news.clear()
-        self._starts.clear()
+        self._outbox.clear()
         for peer in guests.values():
             peer.on_lost(error.record())
         for future in self._inspections.values():

@@ -62,11 +62,12 @@ class CallBody:
         self.phase: Phase = "start"
         self.name: str | None = None
         self._key = ""
-        self._value = ""
+        self._value: list[str] = []
+        """The characters of the value so far. No text: a text would be copied for each."""
         self._scanner = ValueScanner()
         self._reading_key = False
         self._streaming = False
-        self._arguments = ""
+        self._arguments: list[str] = []
         self._has_arguments = False
 
     @property
@@ -105,8 +106,8 @@ class CallBody:
         """Text of the arguments that was not returned before; empty until the name is known."""
         if self.name is None:
             return ""
-        taken, self._arguments = self._arguments, ""
-        return taken
+        taken, self._arguments = self._arguments, []
+        return "".join(taken)
 
     def _begin_key(self, char: str) -> None:
         if char == "}":
@@ -121,7 +122,7 @@ class CallBody:
             self.phase = "bad"
 
     def _begin_value(self) -> None:
-        self._value = ""
+        self._value = []
         self._scanner = ValueScanner()
         self._reading_key = False
 
@@ -147,16 +148,17 @@ class CallBody:
         self._scan(char)
 
     def _scan(self, char: str) -> None:
-        self._value += char
+        self._value.append(char)
         if self._streaming:
-            self._arguments += char
+            self._arguments.append(char)
         if self._scanner.ends_with(char) and not self._scanner.is_scalar:
             self._end_value()
 
     def _end_value(self) -> None:
+        text = "".join(self._value)
         try:
-            value = json.loads(self._value, strict=False)
-        except ValueError:
+            value = json.loads(text, strict=False)
+        except (ValueError, RecursionError):  # the second: brackets without end
             # streamed text cannot be taken back; the call keeps the text as the model wrote it
             value = None
             if not self._streaming:
@@ -167,10 +169,10 @@ class CallBody:
             self.phase = "colon"
             return
         self.phase = "key"
-        self._keep(value)
+        self._keep(value, text)
         self._streaming = False
 
-    def _keep(self, value: Any) -> None:
+    def _keep(self, value: Any, text: str) -> None:
         if self._key == "name":
             if self.name is None and isinstance(value, str) and value:
                 self.name = value
@@ -180,9 +182,9 @@ class CallBody:
             self._has_arguments = True
             if not self._streaming:
                 # some models write the arguments as a string that contains JSON
-                self._arguments = value if isinstance(value, str) else self._value
+                self._arguments = [value if isinstance(value, str) else text]
                 if value is None:
-                    self._arguments = "{}"
+                    self._arguments = ["{}"]
 
     def _close(self) -> None:
         if self.name is None:
@@ -190,4 +192,4 @@ class CallBody:
             return
         self.phase = "done"
         if not self._has_arguments:
-            self._arguments = "{}"
+            self._arguments = ["{}"]

@@ -15,6 +15,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.chat.dialects import Dialect
 from quire.programs.chat.pieces import Answer, Call
 from quire.programs.chat.template import Message
+from quire.programs.shown_values import problem_with
 
 _ONE_CALL_A_MESSAGE = frozenset({Dialect.LLAMA, Dialect.HARMONY})
 """Templates of Llama 3 refuse a message with several calls; those of gpt-oss show only the
@@ -33,12 +34,13 @@ def as_messages(given: Iterable[Message]) -> list[Message]:
 
 
 def parsed_arguments(arguments: str) -> Any:
-    """The object in a call's arguments; the text itself if it is not a JSON object."""
+    """The object in a call's arguments; the text itself if it is not a JSON object, or one that is
+    nested too deeply to be written again."""
     try:
         value = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # the second: brackets without end
         return arguments
-    return value if isinstance(value, dict) else arguments
+    return value if isinstance(value, dict) and problem_with(value) is None else arguments
 
 
 def template_call(call: Call) -> dict[str, Any]:

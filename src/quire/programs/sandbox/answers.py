@@ -107,8 +107,10 @@ class Answers:
         return template.render(messages, **arguments)
 
     def log(self, level: str, text: str, fields: Mapping[str, Any] | None = None) -> None:
-        """Add one or several lines to the program's log; ``fields``: JSON values by name."""
-        given = json.loads(_encodable(json.dumps(fields or {}, ensure_ascii=False)))
+        """Add one or several lines to the program's log; ``fields``: JSON values by name. An
+        integer of more than 64 bits, which no message to the node can hold, becomes its digits."""
+        written = _encodable(json.dumps(fields or {}, ensure_ascii=False))
+        given = json.loads(written, parse_int=_integer)
         if not isinstance(given, dict):
             raise InvalidArgument("the fields of a log line must be an object of values by name")
         self._log(level if level in LEVELS else "info", _encodable(str(text)), given)
@@ -137,6 +139,11 @@ def _unclear(error: Exception) -> ErrorRecord:
 
 def _text(answer: HostAnswer) -> str:
     return msgspec.json.encode(answer).decode()
+
+
+def _integer(digits: str) -> int | str:
+    value = int(digits)
+    return value if -(1 << 63) <= value < 1 << 64 else digits
 
 
 def _encodable(text: str) -> str:

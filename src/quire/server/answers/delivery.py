@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import QuireError
+from quire.programs.builtin import ChoiceChunk
 from quire.server.answers.disconnects import raise_failure, while_connected
 from quire.server.answers.generation import GenerationStream, PromptChunk
 from quire.server.answers.resuming.going_on import ResumableAnswer
@@ -26,6 +27,10 @@ from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
 from quire.server.requests.observation import RequestObserver
 
 logger = logging.getLogger(__name__)
+
+_MAX_SCORED_AT_ONCE = 128
+"""Tokens with log probabilities that are formatted on the loop. Each has up to 21 figures, of some
+microseconds: those of a long prompt are formatted in a thread, and others are served meanwhile."""
 
 
 class Formatter(Protocol):
@@ -116,12 +121,15 @@ class GenerationResponse(Response):
             self._observer.end("failed", error if isinstance(error, QuireError) else None)
 
     async def _deliver_whole(self, send: Send) -> None:
+        is_long = False
         async with aclosing(aiter(self._generation)) as items:
             async for item in items:
                 self._observer.on_chunk(item.chunk)
-                self._formatter.feed(item)
+                is_long = is_long or _has_many_scores(item.chunk)
+                await self._fed(item)
         self._finish()
-        body = self._formatter.whole()
+        whole = self._formatter.whole
+        body = await asyncio.to_thread(whole) if is_long else whole()
         headers = [*self.raw_headers, (b"content-length", str(len(body)).encode())]
         await self._write(send, body, headers=headers, more=False)
 
@@ -134,7 +142,7 @@ class GenerationResponse(Response):
                     if telling is not None:
                         item = telling.placed(item)
                     self._observer.on_chunk(item.chunk)
-                    events = self._events(self._formatter.feed(item))
+                    events = self._events(await self._fed(item))
                     if telling is not None:
                         num_running -= item.chunk.finish_reason is not None
                         if num_running:  # the last chunk is sent with the end of the stream
@@ -152,6 +160,12 @@ class GenerationResponse(Response):
             else:
                 failure = await told_failure(error, scope, receive)
             await self._write(send, failure, more=False)
+
+    async def _fed(self, item: PromptChunk) -> Sequence[bytes]:
+        """Give ``item`` to the formatter; return its events."""
+        if _has_many_scores(item.chunk):
+            return await asyncio.to_thread(self._formatter.feed, item)
+        return self._formatter.feed(item)
 
     def _events(self, payloads: Sequence[bytes]) -> bytes:
         """Return ``payloads`` framed for a streaming client; nothing for others."""
@@ -180,3 +194,8 @@ class GenerationResponse(Response):
             if body or not more:
                 body_message = {"type": "http.response.body", "body": body, "more_body": more}
                 await self._send_body(body_message)
+
+
+def _has_many_scores(chunk: ChoiceChunk) -> bool:
+    num_scored = len(chunk.logprobs or ()) + len(chunk.prompt_logprobs or ())
+    return num_scored > _MAX_SCORED_AT_ONCE

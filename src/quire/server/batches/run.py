@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,24 +66,44 @@ class BatchRun:
         self._pause = pause
         self._task: asyncio.Task[None] | None = None
         self._work: asyncio.Task[None] | None = None
+        # a thread whose task was cancelled goes on: the next one waits until it has ended
+        self._record_in_use = threading.Lock()
+        self._results_in_use = threading.Lock()
 
     def start(self) -> None:
+        """Run the batch. Its input is kept beyond its time until the batch is over."""
+        input_id = self.record.batch.input_file_id
+        self._files.hold(input_id)
         self._task = asyncio.create_task(self._run(), name=f"batch {self.record.batch.id}")
+        self._task.add_done_callback(lambda _: self._ended(input_id))
+
+    def _ended(self, input_id: str) -> None:
+        if self.record.is_over:
+            self._files.release(input_id)
 
     async def cancel(self) -> None:
         """Cancel the batch; existing answers are kept. Idempotent, and without effect once its
         results become files."""
         is_running = self.record.batch.status in ("validating", "in_progress")
         if is_running and self.record.ending is None:
-            await self._advance("cancelling")
+            self.record.advance("cancelling", self._now_s())
             if self._work is not None:
-                self._work.cancel()
+                self._work.cancel()  # before anything is awaited: the work may end meanwhile
+            await self.save()
 
     async def close(self) -> None:
         """Stop, because the server stops; the batch continues at the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+    async def save(self) -> None:
+        """Write the record as it is when its turn has come."""
+        await asyncio.to_thread(self._save)
+
+    def _save(self) -> None:
+        with self._record_in_use:
+            self.record.save(self._directory)
 
     async def wait_ended(self) -> None:
         if self._task is not None:
@@ -152,7 +173,7 @@ class BatchRun:
     async def _answer(self, lines: list[BatchLine]) -> None:
         record = self.record
         path = self._files.path(self._files.get(record.tenant, record.batch.input_file_id))
-        results = await asyncio.to_thread(open_results, self._directory, record.batch.id)
+        results = await self._opened()
         self._count(results)
         left = iter([line for line in lines if line.custom_id not in results.done])
         try:
@@ -163,6 +184,20 @@ class BatchRun:
             raise several.exceptions[0] from None
         finally:
             results.close()
+
+    async def _opened(self) -> Results:
+        """Open the results. A thread that reads them cannot be stopped: a batch that is cancelled
+        meanwhile waits for it, and closes them."""
+        opening = asyncio.create_task(asyncio.to_thread(self._open))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            (await opening).close()
+            raise
+
+    def _open(self) -> Results:
+        with self._results_in_use:
+            return open_results(self._directory, self.record.batch.id)
 
     async def _take_lines(self, left: Iterator[BatchLine], path: Path, results: Results) -> None:
         for line in left:
@@ -217,27 +252,29 @@ class BatchRun:
             record.ending = status
             if status == "completed":
                 record.advance("finalizing", self._now_s())
-            await asyncio.to_thread(record.save, self._directory)
+            await self.save()
         await asyncio.to_thread(self._make_files)
         await self._advance(status)
 
     def _give_reasons(self, reason: str) -> None:
         batch = self.record.batch
         path = self._files.path(self._files.get(self.record.tenant, batch.input_file_id))
-        results = open_results(self._directory, batch.id)
-        try:
-            for line in check_lines(path, batch.endpoint, self._max_line_bytes).lines:
-                if line.custom_id not in results.done:
-                    results.add(RequestResult(line.custom_id, reason=reason))
-            self._count(results)
-        finally:
-            results.close()
+        with self._results_in_use:
+            results = open_results(self._directory, batch.id)
+            try:
+                for line in check_lines(path, batch.endpoint, self._max_line_bytes).lines:
+                    if line.custom_id not in results.done:
+                        results.add(RequestResult(line.custom_id, reason=reason))
+                self._count(results)
+            finally:
+                results.close()
 
     def _make_files(self) -> None:
         """Turn the results that have lines into files of the tenant."""
         batch = self.record.batch
-        batch.output_file_id = self._made_file("outputs")
-        batch.error_file_id = self._made_file("errors")
+        with self._results_in_use:
+            batch.output_file_id = self._made_file("outputs")
+            batch.error_file_id = self._made_file("errors")
 
     def _made_file(self, kind: str) -> str | None:
         """Make the file of one kind of results; return its id. The id follows from the batch's, so
@@ -271,7 +308,7 @@ class BatchRun:
 
     async def _advance(self, status: BatchStatus) -> None:
         self.record.advance(status, self._now_s())
-        await asyncio.to_thread(self.record.save, self._directory)
+        await self.save()
 
 
 def _is_transient(answered: AnsweredRequest) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
+from quire.core.errors import CapacityError, InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
 from quire.server.batches.calls import BatchCalls
 from quire.server.batches.record import BatchRecord
@@ -92,6 +92,7 @@ class BatchService:
         Raises:
             UnknownHandle, InvalidArgument: no such file, or not a file of requests.
             QuotaExceeded: the tenant has too many waiting batches.
+            CapacityError: the disk is full or cannot be written.
         """
         source = await asyncio.to_thread(self._files.get, tenant, request.input_file_id)
         if source.purpose != "batch":
@@ -118,7 +119,13 @@ class BatchService:
             output_ttl_s=None if expiry is None else expiry.seconds,
         )
         run = self._known(record)
-        await asyncio.to_thread(record.save, self._directory())
+        try:
+            await run.save()
+        except OSError as exc:
+            del self._runs[record.batch.id]
+            raise CapacityError(
+                f"the batch cannot be written: {exc.strerror}; try again later"
+            ) from exc
         run.start()
         return record.batch
 
@@ -146,7 +153,8 @@ class BatchService:
                 "one, or cancel one"
             )
         over = [record for record in own if record.is_over]
-        for record in over[: len(own) + 1 - self._limits.max_batches]:
+        num_beyond = max(0, len(own) + 1 - self._limits.max_batches)
+        for record in over[:num_beyond]:
             del self._runs[record.batch.id]
             (self._directory() / f"{record.batch.id}.json").unlink(missing_ok=True)
 

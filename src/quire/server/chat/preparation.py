@@ -24,7 +24,12 @@ from quire.server.chat.prompt import ChatPrompt, TemplateInput
 from quire.server.context import ServerContext, context_of
 from quire.server.errors.prompt_field import prompt_field
 from quire.server.grammar_fields import check_grammar
-from quire.server.planning import Reporting, check_num_choices, completion_request
+from quire.server.planning import (
+    Reporting,
+    check_num_choices,
+    completion_request,
+    request_sampler,
+)
 from quire.server.requests.identity import priority_of
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.tools import NamedToolChoice
@@ -89,6 +94,7 @@ async def prepare_chat(
             prompt.token_ids,
             body.limit(),
             default_max_tokens=_default_max_tokens(model) if at_most is None else at_most,
+            sampler=request_sampler(body, model),
             grammar=grammar,
             reporting=Reporting(num_logprobs, body.prompt_logprobs),
             priority=priority_of(body),

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from starlette.requests import Request
 
-from quire.core.decoding import GrammarSpec
+from quire.core.decoding import GrammarSpec, SamplerSpec
 from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
 from quire.programs.builtin import CompletionRequest
@@ -28,6 +28,7 @@ from quire.server.planning import (
     Reporting,
     check_num_choices,
     completion_request,
+    request_sampler,
     told_stream,
 )
 from quire.server.requests.identity import priority_of
@@ -64,9 +65,11 @@ async def completion_plan(
         prompts = await asyncio.to_thread(_prompts, model, texts, body.add_special_tokens)
     else:
         prompts = [_known_prompt(model, text) for text in texts if not isinstance(text, str)]
+    sampler = request_sampler(body, model)
     with prompt_field("prompt"):
         requests = [
-            change(_request(body, model, prompt, grammar, num_generated)) for prompt in prompts
+            change(_request(body, model, prompt, sampler, grammar, num_generated))
+            for prompt in prompts
         ]
     telling = told_stream(request, model)
     frame = new_frame(model) if telling is None else telling.frame
@@ -78,6 +81,7 @@ def _request(
     body: CompletionsRequest,
     model: ServedModel,
     prompt: EchoedPrompt,
+    sampler: SamplerSpec,
     grammar: GrammarSpec | None,
     num_generated: int,
 ) -> CompletionRequest:
@@ -92,6 +96,7 @@ def _request(
         prompt.token_ids,
         max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,
+        sampler=sampler,
         grammar=grammar,
         reporting=Reporting(body.logprobs, body.logprobs if scored else None),
         priority=priority_of(body),

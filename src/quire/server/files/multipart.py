@@ -6,6 +6,8 @@ files of any size pass. Must not know what the parts are for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 
@@ -41,7 +43,8 @@ class MultipartReader:
         """Raise ``InvalidArgument`` for another content type, or if the boundary is missing."""
         header = Message()
         header["content-type"] = content_type
-        boundary = header.get_boundary()
+        with _readable("content-type"):
+            boundary = header.get_boundary()
         if header.get_content_type() != "multipart/form-data" or not boundary:
             raise InvalidArgument(
                 "a file is sent as multipart/form-data with a boundary, as clients' upload "
@@ -112,7 +115,24 @@ class MultipartReader:
             if name.strip().lower() == b"content-disposition":
                 header = Message()
                 header["content-disposition"] = value.decode("utf-8", "replace").strip()
-                field = header.get_param("name", header="content-disposition")
+                with _readable("content-disposition"):
+                    field = header.get_param("name", header="content-disposition")
+                    filename = header.get_filename()
                 if isinstance(field, str):
-                    return PartStarted(field, header.get_filename())
+                    return PartStarted(field, None if filename is None else _sayable(filename))
         raise InvalidArgument("a part of the form has no content-disposition with a name")
+
+
+@contextmanager
+def _readable(header: str) -> Iterator[None]:
+    """Refuse a header whose parameters Python cannot read: they may name any encoding, and number
+    their parts with any digits."""
+    try:
+        yield
+    except ValueError as exc:
+        raise InvalidArgument(f"the {header} of the form cannot be read: {exc}") from exc
+
+
+def _sayable(name: str) -> str:
+    """Return ``name`` without halves of surrogate pairs, which some encodings can express."""
+    return name.encode("utf-8", "replace").decode()

@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,6 +62,10 @@ class FileStore:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._records: dict[str, FileRecord] = {}
+        self._incoming: dict[Path, IncomingFile] = {}
+        """The files that are being written: they count as if they were stored."""
+        self._held: Counter[str] = Counter()
+        """Files that are in use, by id, and how often."""
         self._directory: Path | None = None
         self._temporary: ScratchDirectory | None = None
 
@@ -114,14 +119,38 @@ class FileStore:
         Raises:
             QuotaExceeded: the tenant has too many files.
         """
-        own = self.files(tenant)
-        if len(own) >= self._limits.max_files:
-            raise QuotaExceeded(
-                f"{len(own)} files are stored, the most that one tenant may have: delete some"
-            )
+        self._drop_expired()
         path = self.directory / f"file-{secrets.token_hex(16)}.data"
-        room = self._limits.max_bytes - sum(record.num_bytes for record in own)
-        return IncomingFile(path, self._limits, room)
+        with self._lock:
+            num_own = len(self._sizes(tenant))
+            if num_own >= self._limits.max_files:
+                raise QuotaExceeded(
+                    f"{num_own} files are stored or arrive now, the most that one tenant may have: "
+                    "delete some"
+                )
+            incoming = self._incoming[path] = IncomingFile(path, tenant, self, self._limits)
+        try:
+            incoming.open()
+        except BaseException:
+            self.forget(incoming)
+            raise
+        return incoming
+
+    def num_bytes_beside(self, incoming: IncomingFile) -> int:
+        """Return the bytes of all files of the tenant of ``incoming``, without its own."""
+        with self._lock:
+            return sum(self._sizes(incoming.tenant)) - incoming.num_bytes
+
+    def forget(self, incoming: IncomingFile) -> None:
+        """Count a file no more that will not be added. Idempotent."""
+        with self._lock:
+            self._incoming.pop(incoming.path, None)
+
+    def _sizes(self, tenant: TenantId) -> list[int]:
+        """Return the sizes of the tenant's files, stored and arriving. Call it under the lock."""
+        every: list[FileRecord | IncomingFile]
+        every = [*self._records.values(), *self._incoming.values()]
+        return [one.num_bytes for one in every if one.tenant == tenant]
 
     def add(
         self, path: Path, tenant: TenantId, filename: str, purpose: str, ttl_s: int | None
@@ -140,6 +169,7 @@ class FileStore:
         write_whole(path.with_suffix(".json"), msgspec.json.encode(record))
         with self._lock:
             self._records[record.id] = record
+            self._incoming.pop(path, None)
         return record
 
     def take(self, path: Path, record: FileRecord) -> None:
@@ -175,6 +205,17 @@ class FileStore:
     def path(self, record: FileRecord) -> Path:
         return self.directory / f"{record.id}.data"
 
+    def hold(self, file_id: str) -> None:
+        """Keep a file beyond its time, until as many calls of ``release``."""
+        with self._lock:
+            self._held[file_id] += 1
+
+    def release(self, file_id: str) -> None:
+        with self._lock:
+            self._held[file_id] -= 1
+            if not self._held[file_id]:
+                del self._held[file_id]
+
     def delete(self, record: FileRecord) -> None:
         with self._lock:
             self._records.pop(record.id, None)
@@ -186,7 +227,11 @@ class FileStore:
         _ = self.directory
         now_s = self._now_s()
         with self._lock:
-            old = [record for record in self._records.values() if record.expires_s <= now_s]
+            old = [
+                record
+                for record in self._records.values()
+                if record.expires_s <= now_s and record.id not in self._held
+            ]
         for record in old:
             self.delete(record)
 
@@ -194,12 +239,16 @@ class FileStore:
 class IncomingFile:
     """A file that is being written. Call ``abandon`` unless it was given to ``FileStore.add``."""
 
-    def __init__(self, path: Path, limits: FileLimits, room: int) -> None:
+    def __init__(self, path: Path, tenant: TenantId, store: FileStore, limits: FileLimits) -> None:
         self.path = path
+        self.tenant = tenant
+        self.num_bytes = 0
+        self._store = store
         self._limits = limits
-        self._room = room
-        self._num_bytes = 0
-        self._file: BinaryIO = path.open("xb")
+        self._file: BinaryIO
+
+    def open(self) -> None:
+        self._file = self.path.open("xb")
 
     def write(self, content: bytes) -> None:
         """Append ``content``.
@@ -207,17 +256,18 @@ class IncomingFile:
         Raises:
             NeverWithinQuota, QuotaExceeded: the file, or all of the tenant's, become too large.
         """
-        self._num_bytes += len(content)
-        if self._num_bytes > self._limits.max_file_bytes:
+        self.num_bytes += len(content)
+        if self.num_bytes > self._limits.max_file_bytes:
             raise NeverWithinQuota(
                 f"the file is larger than {self._limits.max_file_bytes} bytes, the most that one "
                 "may have: send several",
                 param="file",
             )
-        if self._num_bytes > self._room:
+        room = self._limits.max_bytes - self._store.num_bytes_beside(self)
+        if self.num_bytes > room:
             raise QuotaExceeded(
                 f"the files of one tenant may have {self._limits.max_bytes} bytes together, and "
-                f"{max(self._room, 0)} were left: delete some",
+                f"{max(room, 0)} were left: delete some",
                 param="file",
             )
         self._file.write(content)
@@ -228,6 +278,7 @@ class IncomingFile:
     def abandon(self) -> None:
         self._file.close()
         self.path.unlink(missing_ok=True)
+        self._store.forget(self)
 
 
 def write_whole(path: Path, content: bytes) -> None:

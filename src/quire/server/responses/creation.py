@@ -179,10 +179,11 @@ def _asked(request: Request, body: ResponsesRequest) -> _Asked:
             code="invalid_argument",
             param="input",
         )
+    before = previous if conversation is None else conversation
     return _Asked(
         messages,
         shown,
-        0 if previous is None else previous.num_bytes,
+        0 if before is None else before.num_bytes,
         None if conversation is None else _growing(request, conversation, shown),
     )
 

@@ -73,10 +73,19 @@ class StoredResponse:
     def running(self) -> bool:
         return self.run is not None and not self.run.ended
 
-    def items(self) -> list[dict[str, Any]]:
-        """Return the items of its request and, once it is finished, of its output."""
+    def item_ids(self) -> list[str]:
+        """Return the ids of the items of its request and, once it is finished, of its output."""
         output = [] if self.response is None else self.response.output
-        return [*self.input_items, *(item.model_dump() for item in output)]
+        return [*(item["id"] for item in self.input_items), *(item.id for item in output)]
+
+    def item(self, item_id: str) -> dict[str, Any] | None:
+        """Return an item of its request or output, as clients receive it; None: it has none with
+        this id."""
+        for item in self.input_items:
+            if item["id"] == item_id:
+                return item
+        output = [] if self.response is None else self.response.output
+        return next((item.model_dump() for item in output if item.id == item_id), None)
 
 
 class ResponseStore:
@@ -105,8 +114,8 @@ class ResponseStore:
         self._shelves.put(entry)  # used first: the response may have run for longer than the ttl
         self._shelves.drop_old()
         self._count(entry, _num_bytes(entry))
-        for item in entry.items():
-            self._holders.setdefault((entry.tenant, item["id"]), {})[entry.id] = entry
+        for item_id in entry.item_ids():
+            self._holders.setdefault((entry.tenant, item_id), {})[entry.id] = entry
         self._shelves.make_room(entry)
         if entry.kept is not None:
             self._release_pages(entry.tenant, entry.kept.model)
@@ -167,9 +176,8 @@ class ResponseStore:
         """Return an item of a stored response, as clients receive it; None: no response has it."""
         self._shelves.drop_old()
         for entry in self._holders.get((tenant, item_id), {}).values():
-            for item in entry.items():
-                if item["id"] == item_id:
-                    return item
+            if (item := entry.item(item_id)) is not None:
+                return item
         return None
 
     def delete(self, tenant: TenantId, response_id: str) -> None:
@@ -218,11 +226,11 @@ class ResponseStore:
             one.release()
 
     def _dropped(self, entry: StoredResponse) -> None:
-        for item in entry.items():
-            holders = self._holders.get((entry.tenant, item["id"]), {})
+        for item_id in entry.item_ids():
+            holders = self._holders.get((entry.tenant, item_id), {})
             holders.pop(entry.id, None)
             if not holders:
-                self._holders.pop((entry.tenant, item["id"]), None)
+                self._holders.pop((entry.tenant, item_id), None)
         if entry.kept is not None:
             entry.kept.release()
         if entry.run is not None:

@@ -75,10 +75,25 @@ def items_of(body: ResponsesRequest, find: FindItem) -> list[InputItem]:
         return []
     if isinstance(body.input, str):
         return [MessageItem(role="user", content=body.input)]
-    return [
-        find(item.id, f"input[{index}].id") if isinstance(item, ItemReference) else item
-        for index, item in enumerate(body.input)
-    ]
+    return resolved(body.input, find, "input")
+
+
+def resolved(items: Sequence[InputItem], find: FindItem, param: str) -> list[InputItem]:
+    """Return ``items``, which are the field ``param`` of a request, with references resolved. An
+    item that several refer to is looked up once: it may be long.
+
+    Raises:
+        InvalidArgument: a reference to an item that is not stored.
+    """
+    found: dict[str, InputItem] = {}
+    every = []
+    for index, item in enumerate(items):
+        if isinstance(item, ItemReference):
+            if item.id not in found:
+                found[item.id] = find(item.id, f"{param}[{index}].id")
+            item = found[item.id]
+        every.append(item)
+    return every
 
 
 def messages_of(items: Sequence[InputItem]) -> list[Message]:
@@ -87,15 +102,18 @@ def messages_of(items: Sequence[InputItem]) -> list[Message]:
     joiner = _Joiner()
     for index, item in enumerate(items):
         joiner.add(item, f"input[{index}]")
-    return joiner.messages
+    return joiner.finish()
 
 
 class _Joiner:
-    """Joins the items of one assistant turn."""
+    """Joins the items of one assistant turn. What is said in many items is joined once, at the end
+    of the turn."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self._messages: list[Message] = []
         self._turn: AssistantMessage | None = None
+        self._thoughts: list[str] = []
+        """The reasoning of the turn."""
 
     def add(self, item: InputItem, param: str) -> None:
         match item:
@@ -104,24 +122,37 @@ class _Joiner:
                 turn.content = content_of(item.content, f"{param}.content")
             case ReasoningItem():
                 texts = item.content or item.summary or []
-                turn = self._assistant(fresh=lambda turn: bool(turn.content or turn.tool_calls))
+                self._assistant(fresh=lambda turn: bool(turn.content or turn.tool_calls))
                 text = "\n".join(part.text for part in texts)
-                turn.reasoning_content = "\n".join(filter(None, [turn.reasoning_content, text]))
+                self._thoughts += [text] if text else []
             case FunctionCallItem():
                 turn = self._assistant(fresh=lambda turn: False)
                 function = CalledFunction(name=item.name, arguments=item.arguments)
                 call = MessageToolCall(id=item.call_id, function=function)
-                turn.tool_calls = [*(turn.tool_calls or ()), call]
+                if turn.tool_calls is None:
+                    turn.tool_calls = []
+                turn.tool_calls.append(call)
             case _:
-                self._turn = None
-                self.messages.append(_other_message(item, param))
+                self._end_turn()
+                self._messages.append(_other_message(item, param))
 
     def _assistant(self, *, fresh: Callable[[AssistantMessage], bool]) -> AssistantMessage:
         """Return the assistant's current turn, or a new one if ``fresh``."""
         if self._turn is None or fresh(self._turn):
+            self._end_turn()
             self._turn = AssistantMessage(role="assistant")
-            self.messages.append(self._turn)
+            self._messages.append(self._turn)
         return self._turn
+
+    def _end_turn(self) -> None:
+        if self._turn is not None and self._thoughts:
+            self._turn.reasoning_content = "\n".join(self._thoughts)
+        self._turn, self._thoughts = None, []
+
+    def finish(self) -> list[Message]:
+        """Return the messages."""
+        self._end_turn()
+        return self._messages
 
 
 def _other_message(item: InputItem, param: str) -> Message:

@@ -14,6 +14,7 @@ from quire.server.list_page import ListPage
 from quire.server.requests.strict_json import StrictRoute
 from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.creation import stored_item
+from quire.server.responses.translation import resolved
 from quire.server.schemas.base import WholeModel
 from quire.server.schemas.conversations import (
     ConversationItems,
@@ -23,7 +24,7 @@ from quire.server.schemas.conversations import (
     ConversationUpdate,
     DeletedConversation,
 )
-from quire.server.schemas.response_items import InputItem, ItemReference
+from quire.server.schemas.response_items import InputItem
 from quire.server.schemas.responses import Include
 
 router = APIRouter(route_class=StrictRoute, tags=["conversations"])
@@ -117,14 +118,8 @@ def _find(request: Request, conversation_id: str) -> StoredConversation:
 def _stored(request: Request, items: Sequence[InputItem]) -> list[dict[str, Any]]:
     """Return ``items`` in their stored form, with references resolved."""
     store, tenant = context_of(request).responses, caller_of(request)
-    return [
-        stored_item(
-            store.item(tenant, item.id, f"items[{index}].id")
-            if isinstance(item, ItemReference)
-            else item
-        )
-        for index, item in enumerate(items)
-    ]
+    found = resolved(items, lambda item_id, param: store.item(tenant, item_id, param), "items")
+    return [stored_item(item) for item in found]
 
 
 def _id_of(item: dict[str, Any]) -> str:

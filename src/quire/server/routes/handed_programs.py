@@ -20,10 +20,10 @@ from quire.node.programs.restarting.family_move import (
     check_family,
     family_leaves,
     family_stays,
-    hand_over_family,
+    packed_family,
     running_family,
 )
-from quire.node.programs.restarting.handing_over import HandedProgram, packed, unpacked
+from quire.node.programs.restarting.handing_over import HandedProgram, unpacked
 from quire.node.programs.restarting.told_family import program_of
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
@@ -104,7 +104,7 @@ async def hand_over(request: Request, program: PublicId) -> Response:
     """Stop a restartable program and its children, so that another node can go on with them: the
     answer is their code and their records, in msgpack. `handed_over` must follow."""
     handle = _of_cluster(request).node.program(program, caller_of(request))
-    return Response(packed(await hand_over_family(handle)), media_type=MSGPACK)
+    return Response(await packed_family(handle), media_type=MSGPACK)
 
 
 @router.get("/v1/microserving/programs/{program}/texts", response_model=HeldTexts)

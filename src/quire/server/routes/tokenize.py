@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.core.errors import InvalidArgument
+from quire.core.interfaces import ServedModel
 from quire.server.answers.logprobs import spelled
 from quire.server.chat.tokens import tokens_of
 from quire.server.context import context_of
@@ -21,6 +24,9 @@ from quire.server.schemas.service import (
 
 router = APIRouter(route_class=StrictRoute, tags=["tokenize"])
 
+_MAX_AT_ONCE = 1024
+"""Tokens whose answer is made on the loop; the answer of more is made in a thread."""
+
 
 @router.post("/tokenize", response_model=Tokenized)
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
@@ -28,12 +34,19 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     context = context_of(request)
     model = context.node.model(body.model)
     tokens = await tokens_of(context.renderer, model, body)
+    made = partial(_body, model, tokens, spells=bool(body.return_token_strs))
+    # a text of megabytes has as many tokens, which take seconds to spell
+    content = await asyncio.to_thread(made) if len(tokens) > _MAX_AT_ONCE else made()
+    return Response(content, media_type="application/json")
+
+
+def _body(model: ServedModel, tokens: Sequence[int], *, spells: bool) -> bytes:
     answer = Tokenized(
         count=len(tokens), max_model_len=model.info.max_model_len, tokens=list(tokens)
     )
-    if body.return_token_strs:
+    if spells:
         answer.token_strs = [spelled(model.tokenizer, token)[0] for token in tokens]
-    return Response(answer.to_json(), media_type="application/json")
+    return answer.to_json()
 
 
 @router.post("/detokenize", response_model=Detokenized)

@@ -247,10 +247,12 @@ def _no_mcp_servers(servers: object) -> object:
 class CountTokensRequest(RequestModel):
     """The parts of a prompt, and fields without effect here: accepted, bounded, unused."""
 
-    messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[
+        list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
     model: Name | None = Field(None, description="Absent: the node's default model")
     system: SystemPrompt | None = None
-    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -26,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticSerializationError
+from pydantic_core import CoreSchema, PydanticKnownError, PydanticSerializationError
 
 MAX_TEXT_CHARS = 4 << 20
 MAX_PROMPT_TOKENS = 1 << 20
@@ -38,6 +39,28 @@ Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
 JsonObject = Annotated[dict[str, Any], Field(max_length=4096)]
+
+MAX_FIELDS = 128
+"""The most fields of an object whose fields are known."""
+
+
+def counted_first(most: int) -> BeforeValidator:
+    """Return a check of an object's length that comes before its members. Pydantic checks these
+    first and has an error for each, which together take seconds and hundreds of megabytes."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > most:
+            raise PydanticKnownError(
+                "too_long",
+                {"field_type": "Dictionary", "max_length": most, "actual_length": len(value)},
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+ShortTexts = Annotated[dict[ShortText, ShortText], Field(max_length=16), counted_first(16)]
+"""What clients note about an object: names with values."""
 
 # A field that takes several shapes: the value's own shape decides which one it is checked against,
 # so that an error is about what the client meant.
@@ -71,6 +94,8 @@ class SparseModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: object) -> object:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:  # each might be an error
+            raise ValueError(f"an object has {len(value)} fields, at most {MAX_FIELDS} are read")
         if isinstance(value, dict) and None in value.values():
             return {name: one for name, one in value.items() if one is not None}
         return value

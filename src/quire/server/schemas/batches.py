@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from quire.server.schemas.base import RequestModel, ShortText, WholeModel
+from quire.server.schemas.base import RequestModel, ShortText, ShortTexts, WholeModel
 
 BatchEndpoint = Literal[
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"
@@ -36,7 +36,7 @@ class BatchRequest(RequestModel):
     input_file_id: ShortText
     endpoint: BatchEndpoint
     completion_window: Window
-    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=16)] | None = None
+    metadata: ShortTexts | None = None
     output_expires_after: ExpiresAfter | None = None
 
 

@@ -6,20 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from quire.server.schemas.base import RequestModel, ShortText, WholeModel
+from quire.server.schemas.base import RequestModel, ShortTexts, WholeModel
 from quire.server.schemas.messages import MAX_MESSAGES
 from quire.server.schemas.response_items import InputItem, InputItems
-
-Metadata = Annotated[dict[ShortText, ShortText], Field(max_length=16)]
 
 
 class ConversationRequest(RequestModel):
     items: InputItems | None = None
-    metadata: Metadata | None = None
+    metadata: ShortTexts | None = None
 
 
 class ConversationUpdate(RequestModel):
-    metadata: Metadata
+    metadata: ShortTexts
 
 
 class ConversationItemsRequest(RequestModel):

@@ -18,9 +18,11 @@ from quire.server.schemas.base import (
     RequestModel,
     ResponseModel,
     ShortText,
+    ShortTexts,
     Text,
     TextOrList,
     TokenId,
+    counted_first,
 )
 
 MAX_CHOICES = 128
@@ -55,7 +57,7 @@ class ProcessorField(RequestModel):
     """A processor by name, standard or from a package that is installed where the engine runs."""
 
     name: Name
-    params: Annotated[dict[ShortText, Any], Field(max_length=32)] | None = None
+    params: Annotated[dict[ShortText, Any], Field(max_length=32), counted_first(32)] | None = None
 
 
 class DryFields(RequestModel):
@@ -83,12 +85,16 @@ class SamplingFields(DryFields):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=2)] | None = None
-    logit_bias: Annotated[dict[BiasKey, Bias], Field(max_length=1024)] | None = None
+    logit_bias: (
+        Annotated[dict[BiasKey, Bias], Field(max_length=1024), counted_first(1024)] | None
+    ) = None
     allowed_token_ids: (
         Annotated[list[TokenId], Field(min_length=1, max_length=1 << 16, fail_fast=True)] | None
     ) = None
     bad_words: Annotated[list[BadWord], Field(max_length=1024, fail_fast=True)] | None = None
-    processors: Annotated[list[ProcessorField], Field(max_length=MAX_PROCESSORS)] | None = None
+    processors: (
+        Annotated[list[ProcessorField], Field(max_length=MAX_PROCESSORS, fail_fast=True)] | None
+    ) = None
     seed: Annotated[int, Field(ge=-(1 << 63) + 1, lt=1 << 63)] | None = None
 
 
@@ -137,10 +143,12 @@ class AcceptedFields(RequestModel):
 
     user: ShortText | None = None
     store: bool | None = None
-    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=16)] | None = None
+    metadata: ShortTexts | None = None
     service_tier: ShortText | None = None
     prompt_cache_retention: ShortText | None = None
-    prompt_cache_options: Annotated[dict[ShortText, Any], Field(max_length=16)] | None = None
+    prompt_cache_options: (
+        Annotated[dict[ShortText, Any], Field(max_length=16), counted_first(16)] | None
+    ) = None
     safety_identifier: ShortText | None = None
 
 
@@ -152,7 +160,9 @@ class StructuredOutputs(RequestModel):
 
     json_schema: JsonObject | None = Field(None, alias="json")
     regex: Text | None = None
-    choice: Annotated[list[ChoiceText], Field(min_length=1, max_length=1024)] | None = None
+    choice: (
+        Annotated[list[ChoiceText], Field(min_length=1, max_length=1024, fail_fast=True)] | None
+    ) = None
     grammar: Text | None = None
 
     @model_validator(mode="after")

@@ -92,7 +92,9 @@ class AssistantMessage(EchoedModel):
     refusal: Text | None = None
     reasoning: Text | None = None
     reasoning_content: Text | None = None
-    tool_calls: Annotated[list[MessageToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
+    tool_calls: (
+        Annotated[list[MessageToolCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None
+    ) = None
     name: Name | None = None
 
 

@@ -69,7 +69,9 @@ class CallPromptFields(IdentityFields):
     images: Images | None = Field(None, description="Data URLs, one for each token for images")
     add_special_tokens: bool | None = None
     messages: Messages | None = Field(None, description="In place of prompt: as in a chat")
-    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = (
+        None
+    )
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

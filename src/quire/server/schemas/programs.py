@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, model
 
 from quire.core.program_files import MAX_FILES
 from quire.programs.parameters import as_text
-from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text
+from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text, counted_first
 from quire.server.schemas.generation import Priority
 
 MAX_ARGUMENTS = 64
@@ -35,7 +35,7 @@ def _argument(value: Any) -> str:
 
 Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=JsonValue)]
 MessageText = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
-FileTexts = Annotated[dict[Text, Text], Field(max_length=MAX_FILES)]
+FileTexts = Annotated[dict[Text, Text], Field(max_length=MAX_FILES), counted_first(MAX_FILES)]
 
 
 class LaunchRequest(RequestModel):
@@ -57,10 +57,12 @@ class LaunchRequest(RequestModel):
     source: Text | None = None
     files: FileTexts | None = None
     module: Text | None = None
-    args: Annotated[list[Argument], Field(max_length=MAX_ARGUMENTS)] = Field(default_factory=list)
-    named_args: Annotated[dict[Name, Argument], Field(max_length=MAX_ARGUMENTS)] = Field(
-        default_factory=dict
+    args: Annotated[list[Argument], Field(max_length=MAX_ARGUMENTS, fail_fast=True)] = Field(
+        default_factory=list
     )
+    named_args: Annotated[
+        dict[Name, Argument], Field(max_length=MAX_ARGUMENTS), counted_first(MAX_ARGUMENTS)
+    ] = Field(default_factory=dict)
     client_id: Name | None = None
     parent: Name | None = None
     priority: Priority | None = None

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from quire.server.schemas.base import RequestModel, ShortText, Text
+from quire.server.schemas.base import RequestModel, ShortText, Text, counted_first
 from quire.server.schemas.generation import MAX_LOGPROBS
 
 MAX_DOCUMENTS = 256
 
-Document = Annotated[dict[ShortText, Text], Field(max_length=32)]
+Document = Annotated[dict[ShortText, Text], Field(max_length=32), counted_first(32)]
 
 
 class PromptFields(RequestModel):
@@ -28,6 +28,8 @@ class PromptFields(RequestModel):
         | None
     ) = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    documents: Annotated[list[Document], Field(max_length=MAX_DOCUMENTS)] | None = None
+    documents: Annotated[list[Document], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = (
+        None
+    )
     add_special_tokens: bool | None = None
     include_reasoning: bool | None = None

@@ -60,7 +60,9 @@ class ResponseAllowedTools(RequestModel):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[
+        list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
+    ]
 
 
 def _choice_kind(value: object) -> str | None:
@@ -146,7 +148,7 @@ class InputTokensRequest(RequestModel):
     input: ResponseInput | None = None
     model: Name | None = Field(None, description="Absent: the node's default model")
     instructions: Text | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
     text: TextField | None = None

@@ -34,7 +34,9 @@ class TokenizeRequest(RequestModel):
     model: Name | None = None
     prompt: Text | None = None
     messages: Messages | None = None
-    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = (
+        None
+    )
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from quire.server.schemas.base import Name, RequestModel, WholeModel
+from quire.server.schemas.base import Name, RequestModel, WholeModel, counted_first
 from quire.server.schemas.generation import Priority
 
 MAX_DEADLINE_S = 30 * 86_400.0
@@ -35,7 +35,9 @@ class SessionRequest(RequestModel):
     priority: Priority | None = None
     deadline_s: float | None = None
     idle_ttl_s: Annotated[float, Field(ge=1)] | None = None
-    metadata: Annotated[dict[MetadataName, MetadataText], Field(max_length=16)] | None = None
+    metadata: (
+        Annotated[dict[MetadataName, MetadataText], Field(max_length=16), counted_first(16)] | None
+    ) = None
 
 
 class SessionFigures(WholeModel):

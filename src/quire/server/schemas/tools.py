@@ -70,7 +70,9 @@ class NamedToolChoice(RequestModel):
 
 class AllowedTools(RequestModel):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[
+        list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
+    ]
 
 
 class AllowedToolsChoice(RequestModel):

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from quire.server.schemas.base import Name, RequestModel, ResponseModel
+from quire.server.schemas.base import Name, RequestModel, ResponseModel, counted_first
 from quire.server.schemas.generation import Priority
 from quire.server.schemas.programs import ProgramUsage
 from quire.server.schemas.sessions import MAX_DEADLINE_S
 
 ComponentName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Named = Annotated[dict[ComponentName, Any], Field(max_length=4096)]
-Settings = Annotated[dict[ComponentName, Named], Field(max_length=256)]
+Named = Annotated[dict[ComponentName, Any], Field(max_length=4096), counted_first(4096)]
+Settings = Annotated[dict[ComponentName, Named], Field(max_length=256), counted_first(256)]
 
 
 class QueryRequest(RequestModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 from fake_node import TENANT, StartNode
 
-from quire.core.errors import InvalidArgument, MailboxClosed, QuotaExceeded
+from quire.core.errors import InvalidArgument, MailboxClosed, QuireError, QuotaExceeded
 from quire.core.quotas import Quotas
 from quire.node import Node, ProgramHandle
 from quire.node.programs.children import MovedChild
@@ -19,6 +20,7 @@ from quire.node.programs.restarting.family_move import (
     family_leaves,
     family_stays,
     hand_over_family,
+    packed_family,
     running_family,
 )
 from quire.node.programs.restarting.handing_over import EndedChild, packed, unpacked
@@ -73,6 +75,25 @@ async def teacher(api, second="pupil"):  # type: ignore[no-untyped-def]
     return [*said, [text async for text in short.messages()]]
 
 
+@inferlet("boundless", restartable=True)
+async def boundless(api, kind):  # type: ignore[no-untyped-def]
+    """Ends with what JSON can express and no message between nodes."""
+    if kind == "log":
+        api.log("info", "so many", number=10**30)
+    if kind == "message":
+        await api.send("half \ud800")
+    return 10**30 if kind == "result" else kind
+
+
+@inferlet("patient", restartable=True)
+async def patient(api, kind):  # type: ignore[no-untyped-def]
+    """Launches a child, and never asks for anything of it."""
+    await api.launch("boundless", [kind])
+    while (text := await api.receive()) != "end":
+        await api.send(text)
+    return "ended"
+
+
 @inferlet("restless")
 async def restless(api, name):  # type: ignore[no-untyped-def]
     """Cannot be restarted."""
@@ -82,13 +103,25 @@ async def restless(api, name):  # type: ignore[no-untyped-def]
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("brief", "pupil", "restless", "teacher"):
+    for name in ("boundless", "brief", "patient", "pupil", "restless", "teacher"):
         monkeypatch.setitem(LIBRARY._modules, name, __name__)
 
 
 async def ask(program: ProgramHandle, turn: int) -> str:
     await program.send("go on")
     reader = program.attach(turn)
+    try:
+        return (await anext(reader)).text
+    finally:
+        reader.close()
+
+
+async def asked(program: ProgramHandle, text: str, after: int, *, last: bool = False) -> Any:
+    """Send ``text``; return the message that answers it, or the result behind the ``last``."""
+    await program.send(text)
+    if last:
+        return await program.result()
+    reader = program.attach(after)
     try:
         return (await anext(reader)).text
     finally:
@@ -171,6 +204,25 @@ async def test_where_nobody_takes_them_they_go_on(start_node: StartNode) -> None
     family_stays(program)
     said += [await ask(program, turn) for turn in range(1, 4)]
     assert len(await program.result()) == 14
+
+
+@pytest.mark.parametrize("kind", ["log", "message", "result"])
+async def test_a_family_that_no_message_can_hold_goes_on_here(
+    start_node: StartNode, kind: str
+) -> None:
+    here = await start_node()
+    program = here.launch(patient, (kind,), tenant=TENANT)
+    assert await asked(program, "one", 0) == "one"
+    (child,) = program.life.children.children.values()
+    with suppress(QuireError):
+        await child.result()
+    with pytest.raises(InvalidArgument, match="cannot be told to another node"):
+        await packed_family(program)
+    assert await asked(program, "two", 1) == "two"
+    assert (await asked(program, "end", 2, last=True), program.record().state) == (
+        "ended",
+        "finished",
+    )
 
 
 async def test_a_child_alone_stays_with_its_parent(start_node: StartNode) -> None:

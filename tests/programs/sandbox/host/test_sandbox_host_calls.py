@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -173,6 +174,19 @@ async def test_a_log_ends_with_a_line_that_says_so(start: Start, said: Said) -> 
     first, last = said.lines
     assert first == ("info", "12345678", {})
     assert last == ("error", "the program has printed 10 bytes; the rest is dropped", {})
+
+
+async def test_a_number_in_a_log_that_no_message_can_hold_becomes_its_digits(
+    start: Start, said: Said
+) -> None:
+    runner = Asking(wake_in_s=0.0)
+    start(runner)
+    await runner.woken.wait()
+    most = {"a": 10**30, "b": [-(10**30), 1 << 63], "c": -(1 << 63), "d": 1.5}
+    runner.answers(json.dumps(["log", "info", "so many", most]))
+    ((level, text, fields),) = said.lines
+    assert fields == {"a": str(10**30), "b": [str(-(10**30)), 1 << 63], "c": -(1 << 63), "d": 1.5}
+    assert msgspec.msgpack.encode(fields)
 
 
 async def test_a_refusal_and_a_fault_go_to_the_question_that_they_answer() -> None:

@@ -13,7 +13,7 @@ from msgspec import structs
 from quire.core.errors import InvalidArgument, QuireError
 from quire.node.programs.children import LaunchedChild, MovedChild
 from quire.node.programs.handle import ProgramHandle
-from quire.node.programs.restarting.handing_over import HandedChild, HandedProgram
+from quire.node.programs.restarting.handing_over import HandedChild, HandedProgram, packed
 from quire.programs.services.children import ChildHandle
 
 
@@ -65,6 +65,24 @@ async def hand_over_family(handle: ProgramHandle, *, is_alone: bool = True) -> H
         for child, put_back in zip(children, unread, strict=True)
     ]
     return structs.replace(handed, children=children)
+
+
+async def packed_family(handle: ProgramHandle) -> bytes:
+    """Like ``hand_over_family``; return the programs as another node reads them.
+
+    Raises:
+        InvalidArgument: one of them cannot move, or has what no message can hold, such as the
+            result of a child that is an integer of more than 64 bits; all go on here.
+    """
+    handed = await hand_over_family(handle)
+    try:
+        return packed(handed)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        family_stays(handle)
+        raise InvalidArgument(
+            f"program {handle.id} cannot move to another node: what it or one of its children has "
+            f"said or was told cannot be told to another node ({exc})"
+        ) from exc
 
 
 async def _handed(child: ChildHandle) -> HandedChild:
