@@ -9,10 +9,20 @@ from control_world import ENGINE, World, alone
 
 from quire.core import commands as c
 from quire.core.batch import OpenReceive, SendSlots
-from quire.core.calls import Cancel, Issue
+from quire.core.calls import (
+    SPARE_PRIORITY,
+    Cancel,
+    CloseQueue,
+    ControlCall,
+    CreateQueue,
+    Issue,
+    ResetQueue,
+    SetQueueDepth,
+    SetQueuePriority,
+)
 from quire.core.decoding import StopSpec
 from quire.core.events import Called, ProgramEnded
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId
+from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.fake_engine.network import FakeNetwork
@@ -274,14 +284,74 @@ def test_pieces_may_come_in_any_order(seed: int) -> None:
     assert world.go_on([100, 101, 103], 30, [7], 2) == told
 
 
-def test_the_queue_priority_of_negative_ids_is_the_programs_own() -> None:
-    """A program that names ids below zero itself does not get in control's way."""
+@pytest.mark.parametrize(
+    "call",
+    [
+        CloseQueue(QueueId(-1)),
+        CloseQueue(QueueId(-2)),
+        ResetQueue(QueueId(-1)),
+        ResetQueue(QueueId(-2)),
+        SetQueuePriority(QueueId(-1), SPARE_PRIORITY),
+        SetQueueDepth(QueueId(-1), 7),
+        CreateQueue(QueueId(-1), ModelId("other")),
+        CreateQueue(QueueId(-3), ModelId("other")),
+        Cancel(CommandId(-1)),
+        Cancel(CommandId(-2)),
+    ],
+)
+@pytest.mark.parametrize("num_steps", range(4))
+def test_a_program_cannot_name_the_queues_and_commands_of_control(
+    call: ControlCall, num_steps: int
+) -> None:
     world = Far()
-    world.queue(1, -1)
-    taken = c.Synchronize(id=CommandId(-1))
-    world.harness.issue(ProgramId(1), QueueId(-1), taken)
     world.export()
-    assert world.bring().status == "done"
+    (imported,) = world.issue(
+        1, c.ImportPages(id=world.id(), name="x", pages=list(range(100, 108))), queue=THERE
+    )
+    for _ in range(num_steps):
+        world.harness.step()
+    held = {queue: vars_of(world, queue) for queue in own_queues(world)}
+    world.harness.call(ProgramId(1), call)
+    assert {queue: vars_of(world, queue) for queue in own_queues(world)} == held
+    world.run()
+    assert imported.status == "done", imported.error
+    assert world.controller.statistics().num_queues == 2, "control's own queues are closed"
+
+
+def own_queues(world: Far) -> list[QueueId]:
+    program = world.controller._table.get(ProgramId(1))
+    assert program is not None
+    return [queue for queue in program.queues if queue < 0]
+
+
+def vars_of(world: Far, number: QueueId) -> tuple[int, Any]:
+    program = world.controller._table.get(ProgramId(1))
+    assert program is not None
+    return program.queues[number].priority, program.queues[number].place
+
+
+def test_what_a_program_names_below_zero_is_refused() -> None:
+    """Of its import's pages, queues and commands it could otherwise take some away."""
+    world = Far()
+    world.export()
+    world.issue(1, c.ImportPages(id=world.id(), name="x", pages=list(range(100, 108))), queue=THERE)
+    world.queue(1, -1)
+    world.queue(1, -7)
+    refused = [
+        *world.issue(1, world.alloc([1000]), queue=-1),
+        *world.issue(1, world.alloc([1001]), queue=-7),
+        *world.issue(1, c.AllocPages(id=CommandId(-5), pages=[PageId(1002)])),
+        *world.issue(1, world.alloc([-1])),
+    ]
+    codes = [one.error.code for one in refused if one.error is not None]
+    assert codes == ["invalid_argument"] * 4
+    assert all("below 0" in one.error.message for one in refused if one.error is not None)
+    world.harness.call(ProgramId(1), ResetQueue(QueueId(HERE)))
+    (freed,) = world.issue(1, world.dealloc([-1]))
+    assert freed.error is not None
+    assert freed.error.code == "unknown_handle"
+    world.run()
+    assert world.go_on([100, 101, 102], 11, [7]) == alone([*PROMPT, 7], 5, page_size=SIZE)
 
 
 def test_an_import_that_ends_with_its_program_in_the_same_moment() -> None:

@@ -402,3 +402,21 @@ async def test_what_is_asked_while_it_starts_ends_with_the_node(make: Make) -> N
 def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         McpServerConfig(**{"name": "tools", "command": "python", **settings})
+
+
+async def test_what_a_server_prints_does_not_move_the_cursor(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    code = (
+        "import sys; print('\\x1b[2J\\tone\\u2028', flush=True); "
+        "print('\\x1b]0;two\\x07', file=sys.stderr)"
+    )
+    process = McpProcess(McpServerConfig("loud", sys.executable, ("-c", code)), grace_s=0.2)
+    with pytest.raises(ProgramError, match="has ended"):
+        await process.start()
+    await process.close()
+    text = "".join(caplog.messages)
+    assert "no message: \\x1b[2J\tone" in text
+    assert text.count("\\x1b]0;two\\x07") == 2, "as it came, and behind the end"
+    assert "\x1b" not in text

@@ -73,6 +73,7 @@ def test_names_are_spelled_with_hyphens_too_and_may_be_open() -> None:
         (("x", "1"), {"n": "1"}, "was given the argument n twice"),
         (("x",), {"rest": "1"}, "has no argument rest"),
         (("x", "many"), {}, "argument n of program 'p' is 'many': give an integer from 1 to 9$"),
+        (("x",), {"n": "true"}, "is 'true', as a name without a value is: give an integer"),
         (("x", "10"), {}, "give an integer from 1 to 9$"),
         (("x", "0"), {}, "give an integer from 1 to 9$"),
         (("x", "1.5"), {}, "give an integer"),

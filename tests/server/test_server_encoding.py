@@ -149,6 +149,28 @@ def test_a_document_that_is_too_long_is_cut_and_the_query_is_not(http: httpx.Cli
     assert http.post("/v1/rerank", json=body).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/rerank", {"query": "a", "documents": ["b", "b " * 80]}, "documents[1]"),
+        ("/v1/rerank", {"query": "a " * 80, "documents": ["b"]}, "query"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "truncate_prompt_tokens": 2}, None),
+        ("/v1/score", {"text_1": "a", "text_2": "b " * 80}, "text_2"),
+        ("/v1/score", {"text_1": "a", "text_2": ["b " * 80]}, "text_2[0]"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b " * 80]}, "text_2[1]"),
+        ("/v1/score", {"text_1": ["a", "a " * 80], "text_2": ["a", "b"]}, "text_1"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1"),
+        ("/v1/score", {"text_1": "a", "text_2": "b", "model": "nothing"}, "model"),
+        ("/v1/score", {"text_1": "a", "text_2": "b", "model": "embedder"}, "model"),
+    ],
+)
+def test_an_error_of_pairs_names_the_field(
+    http: httpx.Client, path: str, body: dict[str, Any], param: str | None
+) -> None:
+    error = http.post(path, json=body).json()["error"]
+    assert error["param"] == (param or "truncate_prompt_tokens"), error
+
+
 # -- what cannot be served -------------------------------------------------------------------------
 
 

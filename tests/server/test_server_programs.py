@@ -6,11 +6,15 @@ import asyncio
 import gc
 import json
 import linecache
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from socket import create_connection
 from typing import Any
 
 import httpx
 import pytest
+from request_log import RequestLines
 from scripted_server import RunningServer, running_server
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -391,6 +395,25 @@ async def test_lines_of_uploaded_source_are_kept_as_long_as_the_program() -> Non
     while linecache.getlines(file):  # the thread that imported it lets go in its own time
         await asyncio.sleep(0)
         gc.collect()
+
+
+def test_a_client_that_leaves_while_its_code_is_checked_leaves_no_program(
+    trusting: RunningServer, api: httpx.Client, request_lines: RequestLines, tmp_path: Path
+) -> None:
+    """It alone would know the id."""
+    began, gate = tmp_path / "began", tmp_path / "gate"
+    os.mkfifo(began)
+    os.mkfifo(gate)
+    wait = f"open({str(began)!r}, 'w').close()\nopen({str(gate)!r}).close()\n"
+    body = json.dumps({"source": wait + ECHO.replace("def echo", "def left")}).encode()
+    head = f"POST /v1/programs HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    with create_connection((trusting.host, trusting.port), timeout=60) as sock:
+        sock.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+        began.read_bytes()
+    line = request_lines.refused.get(timeout=60)
+    gate.write_bytes(b"")
+    assert (line["status"], line["reason"]) == (499, "the client has disconnected")
+    assert "left" not in [one["name"] for one in listed(api)]
 
 
 @pytest.mark.parametrize("source", ["", "x = 1", "def broken(", "import no_such_module_at_all"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from quire.cli.options.groups import with_groups
 from quire.cli.options.node_choice import refuse_beside_url
 from quire.cli.options.run import LaunchOptions, RunNodeOptions, RunOptions
 from quire.cli.programs import catalogue
-from quire.cli.programs.arguments import GivenArguments, show_help, split
+from quire.cli.programs.arguments import GivenArguments, require_values, show_help, split
 from quire.cli.programs.code import named_program, request_code
 from quire.cli.programs.conversation import Show, converse, read_lines
 from quire.cli.programs.end import status_of_end
@@ -30,11 +31,12 @@ from quire.cli.programs.own_places import own_places
 from quire.cli.programs.sending import sending
 from quire.client.attachment import Attachment
 from quire.core.config import NodeConfig
-from quire.core.errors import InvalidArgument
+from quire.core.errors import InvalidArgument, QuireError
 from quire.node import Node, ProgramHandle
 from quire.programs import library
 from quire.programs.inferlet import Inferlet
 from quire.programs.parameters import Parameter
+from quire.programs.sandbox.program import GuestProgram
 
 
 @with_groups
@@ -97,13 +99,22 @@ def _run_there(
 ) -> None:
     """Run the program on a running node."""
     request = {**request_code(program), **given.body}
+    if given.alone and "program" in request:
+        with node.another() as asked:
+            known = _known_there(asked, program)
+        require_values(given, None if known is None else known.parameters)
     if launch.seed is not None:
         request["seed"] = launch.seed
-    starting = partial(_launch, node, request, program)
-    if launch.detach:
-        _leave(node, starting, interactive=launch.interactive or launch.stream)
-    else:
-        _follow(partial(_run_remote, node, starting, launch.interactive), program, launch.stream)
+    if launch.detach and (launch.interactive or launch.stream):
+        raise InvalidArgument("--detach shows and sends nothing: 'quire attach' does both")
+    with node:
+        # not in the event loop: while it is blocked, Ctrl-C would not be heard
+        public_id = _launch(node, request, program)
+        if launch.detach:
+            output().print(public_id)
+            return
+        start = partial(_run_remote, node, public_id, launch.interactive)
+        _follow(start, program, launch.stream)
 
 
 def _run_here(
@@ -113,6 +124,8 @@ def _run_here(
     if launch.detach:
         raise InvalidArgument("--detach leaves a program on a running node: name it with --url")
     config, code = wanted.config(), named_program(program, wanted.sandbox)
+    if isinstance(code, Inferlet):
+        require_values(given, code.parameters)
     start = partial(_run_embedded, config, code, given, launch)
     _follow(start, program, launch.stream)
 
@@ -127,20 +140,9 @@ def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], program: str, str
 def _launch(node: NodeClient, request: dict[str, Any], program: str) -> str:
     """Start the program, whose name or code is in ``request``, and return its id."""
     is_named = "program" in request
-    with waiting(f"{program} is launched") if is_named else sending(node, program):
+    telling = waiting(f"{program} is launched") if is_named else sending(node, program)
+    with status_of_end(), own_places(program), telling:
         return str(node.launch(request)["id"])
-
-
-def _leave(node: NodeClient, start: Callable[[], str], *, interactive: bool) -> None:
-    """Launch a program, and print only its id.
-
-    Raises:
-        InvalidArgument: an option asks for the program's messages.
-    """
-    if interactive:
-        raise InvalidArgument("--detach shows and sends nothing: 'quire attach' does both")
-    with node:
-        output().print(start())
 
 
 async def _run_embedded(
@@ -156,6 +158,8 @@ async def _run_embedded(
         await node.start(progress)
     try:
         chosen = await node.inspect(program) if isinstance(program, bytes) else program
+        if isinstance(chosen, GuestProgram):
+            require_values(given, chosen.manifest.parameters)
         handle = node.launch(
             chosen, given.args, tenant=DEFAULT_TENANT, named=given.named, seed=launch.seed
         )
@@ -164,12 +168,14 @@ async def _run_embedded(
         await node.stop()
 
 
-async def _run_remote(
-    node: NodeClient, start: Callable[[], str], interactive: bool, show: Show
-) -> Any:
-    with node:
-        async with Attachment(node.url, node.headers, start()) as program:
+async def _run_remote(node: NodeClient, public_id: str, interactive: bool, show: Show) -> Any:
+    try:
+        async with Attachment(node.url, node.headers, public_id) as program:
             return await converse(program, show, _lines(interactive))
+    except asyncio.CancelledError:  # Ctrl-C, before it could be asked to end
+        with suppress(QuireError):
+            node.terminate(public_id)
+        raise
 
 
 class EmbeddedProgram:
@@ -222,13 +228,26 @@ def _help(program: str, node: NodeClient | None) -> None:
         show_help(program, found.description, found.parameters, restartable=found.restartable)
         return
     with node:
-        known = {one["name"]: one for one in [*reversed(node.uploads()), *node.library()]}
-    if program not in known:
+        known = _known_there(node, program)
+    if known is None:
         raise InvalidArgument(
             f"the node knows no program {program!r}: push the file first (quire push FILE), then "
             "ask for the help of its name"
         )
-    parameters = known[program]["parameters"]
-    kinds = None if parameters is None else msgspec.convert(parameters, list[Parameter])
-    restartable = known[program]["restartable"]
-    show_help(program, known[program]["description"], kinds, restartable=restartable)
+    show_help(program, known.description, known.parameters, restartable=known.restartable)
+
+
+class _KnownProgram(msgspec.Struct, frozen=True):
+    """What a running node says of a program that it knows by name."""
+
+    name: str
+    description: str
+    parameters: list[Parameter] | None
+    restartable: bool
+
+
+def _known_there(node: NodeClient, program: str) -> _KnownProgram | None:
+    """Return what ``node`` says of ``program``; None if it does not know the name."""
+    every = [*reversed(node.uploads()), *node.library()]
+    known = {one["name"]: one for one in every}
+    return msgspec.convert(known[program], _KnownProgram) if program in known else None

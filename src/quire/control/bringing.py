@@ -99,6 +99,7 @@ class Bringing:
         for index, snapshot in enumerate(export.pages, 1):
             page = Page(PageId(min(number, 0) - index), export.engine, queue.id)
             page.fill, page.positions = snapshot.fill, snapshot.positions
+            page.is_released = True  # the program did not make it, and may not name it
             if snapshot.content is not None:
                 page.content = memory.retain(snapshot.content)
                 page.is_lost = snapshot.content.is_lost and not snapshot.content.canonical
@@ -175,7 +176,7 @@ class Bringing:
 
 
 def _new_command(program: Program) -> CommandId:
-    """An id that the program has not used and will not use."""
+    """An id that is not used yet, below 0, where programs choose none."""
     number = min(program.ended.lowest, 0) - 1
     while number in program.entries:
         number -= 1

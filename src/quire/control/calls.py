@@ -26,7 +26,13 @@ from quire.core import calls as c
 from quire.core import events as e
 from quire.core.command_base import CommandBase
 from quire.core.commands import Command
-from quire.core.errors import ErrorRecord, NeverWithinQuota, QuotaExceeded, UnknownHandle
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    NeverWithinQuota,
+    QuotaExceeded,
+    UnknownHandle,
+)
 from quire.core.ids import EngineId, ProgramId, QueueId
 from quire.core.policy import GraphPlace
 
@@ -86,7 +92,7 @@ class CallHandler:
             self._refuse(event.program, [call.command], _no_program(event.program))
 
     def _create_queue(self, program: Program, call: c.CreateQueue) -> None:
-        if call.queue in program.queues:
+        if call.queue < 0 or call.queue in program.queues:
             return
         try:
             check_new_queue(program)
@@ -108,8 +114,8 @@ class CallHandler:
         program.threads.forget_idle(queue.thread for queue in program.queues.values())
 
     def open_own_queue(self, beside: CommandQueue, engine: EngineId) -> CommandQueue:
-        """Open a queue of control's own on ``engine``, for what ``beside`` waits for. Its id is one
-        that no program would choose, and no quota refuses it."""
+        """Open a queue of control's own on ``engine``, for what ``beside`` waits for. Its id is
+        below 0, where programs choose none, and no quota refuses it."""
         program = beside.program
         queue = CommandQueue(
             QueueId(min(0, min(program.queues)) - 1),
@@ -127,7 +133,7 @@ class CallHandler:
         return queue
 
     def _set_queue_priority(self, program: Program, call: c.SetQueuePriority) -> None:
-        queue = program.queues.get(call.queue)
+        queue = _queue_of(program, call.queue)
         if queue is not None:
             queue.priority = call.priority
             for entry in queue.entries:
@@ -138,12 +144,12 @@ class CallHandler:
                 engine.touch()  # it may have waited for spare time
 
     def _set_queue_depth(self, program: Program, call: c.SetQueueDepth) -> None:
-        queue = program.queues.get(call.queue)
+        queue = _queue_of(program, call.queue)
         if queue is not None:
             queue.place = GraphPlace(call.depth, call.invocation, call.remaining_us)
 
     def _reset_queue(self, program: Program, call: c.ResetQueue) -> None:
-        queue = program.queues.get(call.queue)
+        queue = _queue_of(program, call.queue)
         if queue is not None:
             self._flow.cancel_all(queue, "its queue was reset")
             queue.poison = None
@@ -151,7 +157,7 @@ class CallHandler:
             self._flow.advance(queue)
 
     def _close_queue_of(self, program: Program, call: c.CloseQueue) -> None:
-        queue = program.queues.get(call.queue)
+        queue = _queue_of(program, call.queue)
         if queue is not None:
             self.close_queue(queue, "its queue was closed")
         else:
@@ -172,7 +178,7 @@ class CallHandler:
     # -- commands --------------------------------------------------------------------------------
 
     def _issue(self, program: Program, call: c.Issue) -> None:
-        queue = program.queues.get(call.queue)
+        queue = _queue_of(program, call.queue)
         if queue is None:
             refused = program.refused_queues.get(call.queue)
             self._refuse(program.id, call.commands, refused or _no_queue(program.id, call.queue))
@@ -206,12 +212,21 @@ class CallHandler:
 
     def _cancel(self, program: Program, call: c.Cancel) -> None:
         entry = program.entries.get(call.command)
-        if entry is not None:
+        if entry is not None and call.command >= 0:  # below are control's own
             self._flow.cancel(entry, "by its program")
             self._flow.advance(entry.queue)
 
 
+def _queue_of(program: Program, queue: QueueId) -> CommandQueue | None:
+    """Return the queue that ``program`` names; None if it has none, or names one of control's
+    (``open_own_queue``)."""
+    return program.queues.get(queue) if queue >= 0 else None
+
+
 def _no_queue(program: ProgramId, queue: QueueId) -> ErrorRecord:
+    if queue < 0:
+        wrong = f"queue {queue}: ids below 0 are control's own: choose 0 or more"
+        return InvalidArgument(wrong).record()
     what = f"queue {queue} of program {program} does not exist: create it first"
     return UnknownHandle(what).record()
 

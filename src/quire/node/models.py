@@ -151,6 +151,7 @@ class ModelTable:
             raise ModelNotFound(
                 f"no model {name!r} is served here; served: {', '.join(self._order)}",
                 served=list(self._order),
+                param="model",
             )
         return wanted
 

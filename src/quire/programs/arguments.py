@@ -122,9 +122,11 @@ an argument may be null."""
 
 def _read(program: str, parameter: Parameter, hint: Any, text: str) -> Any:
     def refused(why: str = "") -> InvalidArgument:
-        shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+        shown = repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")
+        if text == "true":
+            shown += ", as a name without a value is"
         return InvalidArgument(
-            f"argument {parameter.name} of program {program!r} is {shown!r}: "
+            f"argument {parameter.name} of program {program!r} is {shown}: "
             f"give {parameter.expected}{why}",
             param="args",
         )

@@ -50,6 +50,8 @@ class Study:
             create_workload(self.workload)
         if self.num_programs < 1:
             raise ConfigError(f"num_programs is {self.num_programs}: choose at least 1")
+        if self.seed < 0:  # their complements draw the samples
+            raise ConfigError(f"seed is {self.seed}: choose 0 or more")
         if self.load is not None:
             if not (isfinite(self.load) and self.load > 0):
                 raise ConfigError(f"the load is {self.load}: choose a number above 0")

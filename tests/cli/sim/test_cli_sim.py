@@ -84,6 +84,7 @@ def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
         (("--policy", "sjf"), "srpt"),
         (("--arrivals", "bursty"), "poisson"),
         (("--programs", "0"), "--programs is 0: choose at least 1"),
+        (("--seed", "-1"), "--seed is -1: choose 0 or more"),
         (("--arrivals", "closed", "--width", "0"), "--width is 0: choose at least 1"),
         (("--engines", "0"), "--engines is 0"),
         (("--page-size", "0"), "--page-size is 0: choose at least 1"),
@@ -109,6 +110,12 @@ def test_what_cannot_be_simulated_is_refused(
     ran = invoke(capsys, *SMALL, *arguments)
     assert ran.code == 2
     assert told in ran.err
+
+
+def test_requests_to_nodes_have_no_seed_below_0(capsys: Capture) -> None:
+    ran = invoke(capsys, "sim", "--nodes", "2", "--programs", "4", "--seed", "-1")
+    assert ran.code == 2
+    assert "--seed is -1: choose 0 or more" in ran.err
 
 
 def test_a_simulation_without_nodes_loads_neither_routers_nor_the_node() -> None:

@@ -276,6 +276,25 @@ def test_a_text_that_looks_like_json_is_a_text(
     assert given == {"city": "[1]", "more": {}}
 
 
+def test_a_file_runs_here_whatever_address_the_environment_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running node has its workflows by name and takes no file."""
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    command = ("workflow", "run", f"{file}:app", "--input", "city=Oslo", "--json")
+    refused = invoke(capsys, *command, "--url", "http://127.0.0.1:1")
+    assert refused.code == EXIT_ERROR
+    assert "a running node has its workflows by name" in " ".join(refused.err.split())
+    monkeypatch.setenv("QUIRE_URL", "http://127.0.0.1:1")
+    ran = invoke(capsys, *command)
+    assert (ran.code, json.loads(ran.out)) == (0, {"loud": "OSLO"}), ran.err
+    assert "it runs here, and not at http://127.0.0.1:1 (QUIRE_URL)" in " ".join(ran.err.split())
+    named = invoke(capsys, "workflow", "run", "mine", "--input", "city=Oslo")
+    assert named.code == EXIT_ERROR
+    assert "http://127.0.0.1:1" in named.err
+
+
 def test_results_and_the_list_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(invoke(capsys, "workflow", "list", "--json").out)
     assert [one["name"] for one in listed] == list(APPLICATIONS)

@@ -122,6 +122,22 @@ async def test_numbers_that_nobody_can_use_are_refused(rows: Any, message: str) 
         await asking
 
 
+async def test_numbers_that_a_program_makes_up_disturb_no_answer() -> None:
+    """A guest names its commands itself, also like those that the node asks for it."""
+    control = HandControl()
+    requests = EncoderRequests(cast("ControlThread", control))
+    requests.start()
+    asking = asyncio.ensure_future(requests.ask(FAKE, 2, [text(1)], OnBehalf(ProgramId(1))))
+    await asyncio.sleep(0)
+    call = control.asked[0].call
+    assert isinstance(call, AskEncoder)
+    control.answered(Deliver(program=ProgramId(1), command=call.command.id))
+    assert not asking.done()
+    reply = Encoded(first=0, rows=np.ones((1, 2), np.float32))
+    control.answered(Deliver(program=ProgramId(1), command=call.command.id, reply=reply))
+    assert (await asking).tolist() == [[1, 1]]
+
+
 class Gated(FakeEncoder):
     """Waits before a batch while its gate is closed; fails as often as it is told to."""
 

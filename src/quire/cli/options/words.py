@@ -26,7 +26,7 @@ _RENAMED = {
 }
 """Fields whose options have other names."""
 
-_PLAIN = ("backend", "device", "replicas", "weights", "width")
+_PLAIN = ("backend", "device", "replicas", "seed", "weights", "width")
 """Fields whose names are also ordinary words: they are replaced only before a value."""
 
 _BESIDE = r"[\w./'-]"

@@ -16,11 +16,13 @@ _NAMED = re.compile(r"--([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
 
 
 class GivenArguments(NamedTuple):
-    """Arguments by position and by name; ``help``: only ``--help`` was given."""
+    """Arguments by position and by name; ``help``: only ``--help`` was given. ``alone``: the names
+    that came without a value."""
 
     args: list[str]
     named: dict[str, str]
     help: bool = False
+    alone: tuple[str, ...] = ()
 
     @property
     def body(self) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def split(texts: Sequence[str]) -> GivenArguments:
         return GivenArguments([], {}, help=True)
     args: list[str] = []
     named: dict[str, str] = {}
+    alone: list[str] = []
     at = 0
     while at < len(texts):
         text, at = texts[at], at + 1
@@ -54,10 +57,30 @@ def split(texts: Sequence[str]) -> GivenArguments:
         if value is None:
             has_value = at < len(texts) and texts[at] != "--" and not _NAMED.fullmatch(texts[at])
             value, at = (texts[at], at + 1) if has_value else ("true", at)
+            if not has_value:
+                alone.append(name)
         if name in named:
             raise InvalidArgument(f"--{name} was given twice: give it once")
         named[name] = value
-    return GivenArguments(args, named)
+    return GivenArguments(args, named, alone=tuple(alone))
+
+
+def require_values(given: GivenArguments, parameters: Sequence[Parameter] | None) -> None:
+    """Refuse a name that came without a value, if its argument is not one that may be true alone.
+    ``parameters``: those of the program, None if it declares none.
+
+    Raises:
+        InvalidArgument: a value is missing.
+    """
+    known = {one.name: one for one in parameters or ()}
+    for name in given.alone:
+        one = known.get(name) or known.get(name.replace("-", "_"))
+        if one is not None and one.kind in _NEED_VALUES and "true" not in one.choices:
+            raise InvalidArgument(f"--{name} has no value: give {one.expected}, --{name} VALUE")
+
+
+_NEED_VALUES = ("text", "integer", "number")
+"""The kinds of arguments that are never ``true``, or not without saying so."""
 
 
 _RESTARTABLE = (

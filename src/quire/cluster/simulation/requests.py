@@ -94,6 +94,8 @@ class RequestLoad:
     def __post_init__(self) -> None:
         if not 1 <= self.num_requests <= _MOST_REQUESTS:
             raise ConfigError(f"num_requests is {self.num_requests}: choose 1 to {_MOST_REQUESTS}")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}: choose 0 or more")
         if not (isfinite(self.rate) and self.rate > 0):
             raise ConfigError(f"the rate is {self.rate} requests/s: choose a number above 0")
         if (self.num_prefixes > 0) != (self.prefix_tokens > 0) or self.num_prefixes < 0:

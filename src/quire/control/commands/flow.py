@@ -83,9 +83,11 @@ class Flow:
     def issue(self, queue: CommandQueue, command: c.Command) -> None:
         """Queue ``command``, or answer it with its failure. The caller then calls ``advance``."""
         program = queue.program
-        if command.id in program.ended or command.id in program.entries:
-            error = InvalidArgument(f"command id {command.id} was used before: choose a new one")
-            self._outbox.fail(program.id, command.id, error.record())
+        number = command.id
+        if number < 0 or number in program.ended or number in program.entries:
+            problem = "is below 0: ids there are control's own" if number < 0 else "was used before"
+            error = InvalidArgument(f"command id {number} {problem}: choose a new one")
+            self._outbox.fail(program.id, number, error.record())
             return
         entry = Entry(command, queue, self._time.now_s)
         try:

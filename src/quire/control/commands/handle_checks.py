@@ -28,6 +28,8 @@ that queued commands wait for."""
 def check_new_pages(pages: list[PageId], program: Program) -> None:
     """Check that ``pages`` are ids that ``program`` may give to new pages."""
     distinct("pages", pages)
+    if pages and min(pages) < 0:
+        raise InvalidArgument(f"page {min(pages)}: ids below 0 are control's own: choose 0 or more")
     if len(program.pages) + len(pages) > MAX_PAGES:
         raise QuotaExceeded(
             f"{len(program.pages)} pages are held and {len(pages)} more are asked for; no "

@@ -107,7 +107,7 @@ class EncoderTexts:
 
         Raises:
             PromptTooLong: ``first`` alone is longer than the model reads, or all pairs together
-                have too many tokens.
+                have too many tokens; ``is_first`` in its details.
             InvalidArgument: an instruction for a model that takes none.
         """
         if self._template is not None:
@@ -131,6 +131,7 @@ class EncoderTexts:
                 "shorten the query or first text, or send fewer at once",
                 num_prompt_tokens=num_first,
                 max_model_len=limit,
+                is_first=True,
             )
 
     def _written_pairs(

@@ -71,7 +71,7 @@ class EncoderFleet:
         if name is not None:
             service = self._services.get(ModelId(name))
             if service is None:
-                raise ModelNotFound(self._missing(f"no encoder {name[:100]!r}"))
+                raise ModelNotFound(self._missing(f"no encoder {name[:100]!r}"), param="model")
             if service.info.kind != kind:
                 raise InvalidArgument(
                     f"{name!r} is a model of kind {service.info.kind}, and what was asked needs "

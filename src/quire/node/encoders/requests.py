@@ -56,7 +56,8 @@ async def pair_sequences(
 
     Raises:
         InvalidArgument: an instruction for a model that reads none.
-        PromptTooLong: a pair is longer than the model reads.
+        PromptTooLong: a pair is longer than the model reads. Its details have the pair's ``index``,
+            or ``is_first`` if the first text alone is too long.
     """
     limit = limit_of(encoder, truncate)
     sequences = await asyncio.to_thread(_pairs, encoder.texts, first, second, limit, instruction)
@@ -125,4 +126,5 @@ def _check_lengths(encoder: EncoderService, sequences: Sequence[EncodedText]) ->
                 f"{limit}: shorten it, or have it cut (truncate, over HTTP truncate_prompt_tokens)",
                 num_prompt_tokens=len(one.tokens),
                 max_model_len=limit,
+                index=index,
             )

@@ -251,7 +251,7 @@ class McpProcess:
     def _note_invalid(self, line: bytes) -> None:
         self._num_invalid += 1
         if self._num_invalid <= _MAX_SHOWN_LINES:
-            self._log.warning("no message: %s", line[:_SHOWN].decode("utf-8", "replace").rstrip())
+            self._log.warning("no message: %s", _shown(line[:_SHOWN]))
         elif self._num_invalid == _MAX_SHOWN_LINES + 1:
             self._log.warning("further lines that are no messages are not shown")
 
@@ -267,7 +267,7 @@ class McpProcess:
                 line = b"(a line too long to keep)"
             if not line:
                 return
-            text = line.decode("utf-8", "replace").rstrip()
+            text = _shown(line)
             self._log.info("%s", text)
             self._last_lines.append(text[:_SHOWN])
 
@@ -285,6 +285,18 @@ class McpProcess:
             f"MCP server {self._config.name} has ended ({self._verdict}); the next call starts it "
             "again"
         )
+
+
+def _shown(line: bytes) -> str:
+    """``line`` for the log: a server must not move the cursor of the terminal that shows it."""
+    text = line.decode("utf-8", "replace").rstrip()
+    if text.isprintable():
+        return text
+    visible = (
+        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )
+    return "".join(visible)
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:

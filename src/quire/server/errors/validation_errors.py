@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 
 from quire.server.errors.unknown_fields import instead_of
+from quire.server.schemas.base import FieldError
 
 _OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
 """Pydantic's problems with a value that is not a JSON object; their messages are about Python."""
@@ -81,7 +82,13 @@ def problem_of(
         message = f"{_tag_of(first)}: Field required"
     where = f"{param}: " if param else ""
     more = _more(_others(problems), body)
-    return FieldProblem(f"{where}{message}{more}", _code_of(first["type"]), param)
+    return FieldProblem(f"{where}{message}{more}", _code_of(first["type"]), param or _blamed(first))
+
+
+def _blamed(problem: Mapping[str, Any]) -> str | None:
+    """Return the field that a check of the whole body names."""
+    error = problem.get("ctx", {}).get("error")
+    return error.param if isinstance(error, FieldError) else None
 
 
 def _tag_of(problem: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from quire.node.encoders.requests import (
 )
 from quire.server.context import context_of
 from quire.server.encoding import rows_of
-from quire.server.errors.prompt_field import prompt_field
+from quire.server.errors.prompt_field import pair_fields, prompt_field
 from quire.server.requests.strict_json import StrictRoute
 from quire.server.schemas.encoding import (
     EmbeddingList,
@@ -66,7 +66,8 @@ async def create_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
 async def rerank(request: Request, body: RerankRequest) -> Response:
     """Documents in the order of their relevance to a query, best first."""
     texts = body.texts()
-    scores, sequences, model = await _scores(request, body, [body.query], texts)
+    with pair_fields("query", "documents", is_list=True):
+        scores, sequences, model = await _scores(request, body, [body.query], texts)
     order = np.argsort(-scores, kind="stable")[: body.top_n]
     results: list[dict[str, Any]] = []
     for index in order.tolist():
@@ -82,7 +83,8 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
 @router.post("/v1/score", response_model=ScoreList)
 async def score(request: Request, body: ScoreRequest) -> Response:
     """Score pairs of texts, in the order of the request."""
-    scores, sequences, model = await _scores(request, body, *body.lists())
+    with pair_fields("text_1", "text_2", is_list=isinstance(body.text_2, list)):
+        scores, sequences, model = await _scores(request, body, *body.lists())
     answer = {
         "id": _new_id("score"),
         "object": "list",

@@ -5,14 +5,19 @@ A caller sees only the programs and sessions of its own tenant.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY, summary_of, theme_of
+from quire.programs.sandbox.program import GuestProgram
+from quire.server.answers.disconnects import while_connected
 from quire.server.answers.waiting import wait_ended
 from quire.server.context import caller_of, context_of
+from quire.server.errors.errors import HttpError
 from quire.server.own_route import OwnRoute
 from quire.server.programs.events import ProgramEvents, place_of
 from quire.server.programs.records import launched, parameters_body, session
@@ -43,7 +48,7 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
     """Start a program of the library, a workflow, an uploaded program, or one in the request; with
     `stream` its messages are sent as server-sent events that end with `[DONE]`."""
     context, tenant = context_of(request), caller_of(request)
-    program = await program_of(body, tenant, context.config, context.node, context.workflows)
+    program = await _program(request, body)
     handle = context.node.launch(
         program,
         body.args,
@@ -64,6 +69,19 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
     else:
         await handle.kept()
     return tell_clipped(_json(launched(handle.record(), None), 201), body)
+
+
+async def _program(request: Request, body: LaunchRequest) -> Inferlet | GuestProgram:
+    """Return the program to launch. Code takes up to a minute to be checked; if its client leaves
+    meanwhile, nothing is launched, because the client alone would know of it."""
+    context = context_of(request)
+    finding = program_of(body, caller_of(request), context.config, context.node, context.workflows)
+    if body.program is not None:
+        return await finding
+    checking = asyncio.create_task(finding)
+    if await while_connected(checking, request.receive) != "ended":
+        raise HttpError(499, "the client has disconnected")
+    return checking.result()
 
 
 @router.get("/v1/programs", response_model=ProgramList)

@@ -14,6 +14,7 @@ from quire.server.schemas.base import (
     LIST_SHAPE,
     TEXT_SHAPE,
     EchoedModel,
+    FieldError,
     JsonObject,
     Name,
     RequestModel,
@@ -266,14 +267,16 @@ class CountTokensRequest(RequestModel):
     def _check_tools(self) -> CountTokensRequest:
         names = [tool.name for tool in self.tools or ()]
         if len(set(names)) != len(names):
-            raise ValueError("two tools have the same name")
+            raise FieldError("tools", "two tools have the same name")
         choice = self.tool_choice
         if choice is None:
             return self
         if choice.type in ("any", "tool") and not names:
-            raise ValueError("tool_choice asks for a call, but there are no tools")
+            raise FieldError("tool_choice", "tool_choice asks for a call, but there are no tools")
         if choice.type == "tool" and choice.name not in names:
-            raise ValueError(f"tool_choice names {choice.name!r}, which is not in tools")
+            raise FieldError(
+                "tool_choice", f"tool_choice names {choice.name!r}, which is not in tools"
+            )
         return self
 
 

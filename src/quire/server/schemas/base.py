@@ -87,6 +87,14 @@ def text_or_object(value: object) -> str | None:
     return OBJECT_SHAPE.tag if isinstance(value, dict | BaseModel) else None
 
 
+class FieldError(ValueError):
+    """A value that does not fit the rest of its body. ``param``: the field to change."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class SparseModel(BaseModel):
     """An object of a request: its fields that are null are absent. No coercion: ``"5"`` is no
     integer."""

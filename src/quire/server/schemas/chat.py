@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from quire.server.schemas.base import ResponseModel, ShortText
+from quire.server.schemas.base import FieldError, ResponseModel, ShortText
 from quire.server.schemas.generation import (
     MAX_LOGPROBS,
     MAX_MAX_TOKENS,
@@ -56,31 +56,41 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+            raise FieldError("top_logprobs", "top_logprobs needs logprobs: true")
         if self.continue_final_message:
             if self.add_generation_prompt:
-                raise ValueError("continue_final_message excludes add_generation_prompt")
+                raise FieldError(
+                    "continue_final_message",
+                    "continue_final_message excludes add_generation_prompt",
+                )
             if self.messages[-1].role != "assistant":
-                raise ValueError("continue_final_message needs an assistant message at the end")
+                raise FieldError(
+                    "continue_final_message",
+                    "continue_final_message needs an assistant message at the end",
+                )
         if self.truncate_prompt_tokens == 0:
-            raise ValueError("truncate_prompt_tokens is -1 or at least 1")
+            raise FieldError("truncate_prompt_tokens", "truncate_prompt_tokens is -1 or at least 1")
         if self.stream and self.prompt_logprobs is not None:
-            raise ValueError("prompt_logprobs stand in a whole answer alone: leave stream out")
+            raise FieldError(
+                "prompt_logprobs", "prompt_logprobs stand in a whole answer alone: leave stream out"
+            )
         self._check_tools()
         return self
 
     def _check_tools(self) -> None:
         names = [tool.function.name for tool in self.tools or ()]
         if len(set(names)) != len(names):
-            raise ValueError("two tools have the same name")
+            raise FieldError("tools", "two tools have the same name")
         choice = self.tool_choice
         if choice not in (None, "none", "auto") and not names:
-            raise ValueError("tool_choice asks for a call, but there are no tools")
+            raise FieldError("tool_choice", "tool_choice asks for a call, but there are no tools")
         for name in (
             choice.names() if isinstance(choice, NamedToolChoice | AllowedToolsChoice) else ()
         ):
             if name not in names:
-                raise ValueError(f"tool_choice names {name!r}, which is not in tools")
+                raise FieldError(
+                    "tool_choice", f"tool_choice names {name!r}, which is not in tools"
+                )
 
     def with_allowed_tools(self) -> ChatCompletionRequest:
         """Return the request with only the tools that ``tool_choice`` allows: the model does not

@@ -6,7 +6,14 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from quire.server.schemas.base import TEXT_SHAPE, ResponseModel, Text, TokenId, TokenIds
+from quire.server.schemas.base import (
+    TEXT_SHAPE,
+    FieldError,
+    ResponseModel,
+    Text,
+    TokenId,
+    TokenIds,
+)
 from quire.server.schemas.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage
 
 MAX_PROMPTS = 256
@@ -65,7 +72,7 @@ class CompletionsRequest(GenerationFields):
     @model_validator(mode="after")
     def _consistent(self) -> CompletionsRequest:
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise ValueError("best_of is not served: leave it out or make it equal to n")
+            raise FieldError("best_of", "best_of is not served: leave it out or make it equal to n")
         return self
 
     def prompts(self) -> list[str | list[int]]:

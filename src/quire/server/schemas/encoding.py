@@ -12,6 +12,7 @@ from quire.server.schemas.base import (
     OBJECT_SHAPE,
     TEXT_SHAPE,
     EchoedModel,
+    FieldError,
     Name,
     RequestModel,
     ResponseModel,
@@ -70,7 +71,7 @@ class EncodingFields(RequestModel):
     @model_validator(mode="after")
     def _room(self) -> EncodingFields:
         if self.truncate_prompt_tokens is not None and 0 <= self.truncate_prompt_tokens < 3:
-            raise ValueError("truncate_prompt_tokens is -1 or at least 3")
+            raise FieldError("truncate_prompt_tokens", "truncate_prompt_tokens is -1 or at least 3")
         return self
 
 
@@ -138,9 +139,10 @@ class ScoreRequest(PairFields):
     def _pairs(self) -> ScoreRequest:
         first, second = self.lists()
         if len(first) not in (1, len(second)):
-            raise ValueError(
+            raise FieldError(
+                "text_1",
                 f"text_1 has {len(first)} texts and text_2 {len(second)}: send one text_1, or as "
-                "many of both"
+                "many of both",
             )
         return self
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from quire.server.schemas.base import (
     TEXT_SHAPE,
+    FieldError,
     JsonObject,
     Name,
     RequestModel,
@@ -166,22 +167,26 @@ class InputTokensRequest(RequestModel):
     @model_validator(mode="after")
     def _one_history(self) -> InputTokensRequest:
         if self.conversation is not None and self.previous_response_id is not None:
-            raise ValueError("conversation and previous_response_id exclude each other")
+            raise FieldError(
+                "previous_response_id", "conversation and previous_response_id exclude each other"
+            )
         self._check_tools()
         return self
 
     def _check_tools(self) -> None:
         names = [tool.name for tool in self.tools or ()]
         if len(set(names)) != len(names):
-            raise ValueError("two tools have the same name")
+            raise FieldError("tools", "two tools have the same name")
         choice = self.tool_choice
         if choice not in (None, "none", "auto") and not names:
-            raise ValueError("tool_choice asks for a call, but there are no tools")
+            raise FieldError("tool_choice", "tool_choice asks for a call, but there are no tools")
         if isinstance(choice, FunctionChoice | ResponseAllowedTools):
             chosen = [choice] if isinstance(choice, FunctionChoice) else choice.tools
             for tool in chosen:
                 if tool.name not in names:
-                    raise ValueError(f"tool_choice names {tool.name!r}, which is not in tools")
+                    raise FieldError(
+                        "tool_choice", f"tool_choice names {tool.name!r}, which is not in tools"
+                    )
 
 
 class InputTokenCount(WholeModel):
@@ -203,7 +208,7 @@ class ResponsesRequest(InputTokensRequest, SamplingFields, IdentityFields, Accep
     @model_validator(mode="after")
     def _stored(self) -> ResponsesRequest:
         if self.background and self.store is False:
-            raise ValueError("background needs store: the response is read later")
+            raise FieldError("store", "background needs store: the response is read later")
         return self
 
     @property

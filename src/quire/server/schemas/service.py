@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text, TokenIds
+from quire.server.schemas.base import (
+    FieldError,
+    Name,
+    RequestModel,
+    ResponseModel,
+    Text,
+    TokenIds,
+)
 from quire.server.schemas.messages import Messages, TemplateVariables
 from quire.server.schemas.tools import MAX_TOOLS, ToolDefinition
 
@@ -49,9 +56,15 @@ class TokenizeRequest(RequestModel):
             raise ValueError("give either prompt or messages")
         if self.continue_final_message:
             if self.messages is None or self.messages[-1].role != "assistant":
-                raise ValueError("continue_final_message needs an assistant message at the end")
+                raise FieldError(
+                    "continue_final_message",
+                    "continue_final_message needs an assistant message at the end",
+                )
             if "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt:
-                raise ValueError("continue_final_message excludes add_generation_prompt")
+                raise FieldError(
+                    "continue_final_message",
+                    "continue_final_message excludes add_generation_prompt",
+                )
         return self
 
 

@@ -346,3 +346,23 @@ def test_documents_of_a_kind_that_cannot_be_read_are_refused_by_name() -> None:
         with pytest.raises(InvalidArgument, match=message):
             Graph.optimize(app, {"files": [{"name": name, "text": "%PDF"}]})
     assert Graph.optimize(app, {"files": DOCUMENTS}).sizes == {"files": 1, "chunks": 2}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", "..", ".", "a\nb", "a\0b", "x" * 257])
+def test_an_application_has_a_name_that_can_stand_in_an_address(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="clients ask at /v1/workflows/NAME/query"):
+        App(name, [])
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "Größe 2", "a..b", "'; DROP TABLE a; --"])
+def test_other_names_are_taken(name: str) -> None:
+    assert App(name, []).name == name
+
+
+def test_names_of_components_and_inputs_are_bounded() -> None:
+    """Requests name them, and take no longer ones."""
+    longest = "x" * 256
+    assert Node("tool", {longest: "text"}, {"o": "text"}, name=longest).name == longest
+    for name, given in ((f"{longest}x", "i"), ("ask", f"{longest}x")):
+        with pytest.raises(InvalidArgument, match="at most 256 of them"):
+            Node("tool", {given: "text"}, {"o": "text"}, name=name)

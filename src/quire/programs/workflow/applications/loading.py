@@ -37,6 +37,12 @@ APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
 """The functions that make the shipped applications, each for every node that serves it."""
 
 
+def names_file(name: str) -> bool:
+    """Whether ``name`` stands for a file, and not for a shipped application."""
+    file, _, _ = name.partition(":")
+    return file.endswith((".py", ".yaml", ".yml"))
+
+
 def find_application(name: str) -> App:
     """Find the shipped application ``name``; for ``FILE.py:NAME`` that of a file: an ``App``, a
     function that makes one, or LangGraph's ``StateGraph``; for ``FILE.yaml``, or several joined by

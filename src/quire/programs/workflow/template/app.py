@@ -24,6 +24,8 @@ from quire.programs.workflow.template.function_threads import FunctionThreads
 Annotation = Literal["batchable", "splittable"]
 ANNOTATIONS: tuple[str | None, ...] = (None, "batchable", "splittable")
 MAX_NODES = 256
+MAX_NAME_CHARS = 256
+"""The longest name of an application, a component, an input or an output: requests have them."""
 MAX_PASSES_AT_ONCE = 4
 PASSES_LIMIT_S = 60.0
 
@@ -66,9 +68,11 @@ class Node:
                 f"{name}: annotation {annotation!r}: use 'batchable', 'splittable' or none",
                 param=f"{name}.annotation",
             )
-        if not name.isidentifier():
+        if not name.isidentifier() or len(name) > MAX_NAME_CHARS:
             raise InvalidArgument(
-                f"a component is named {name!r}: use letters, digits and '_'", param="name"
+                f"a component is named {name!r:.80}: use letters, digits and '_', at most "
+                f"{MAX_NAME_CHARS} of them",
+                param="name",
             )
 
     def __rshift__(self, other: Node) -> Node:
@@ -103,6 +107,7 @@ class App:
         *,
         passes: OptPass | None = None,
     ) -> None:
+        _check_address(name)
         self.name = name
         self.description = description
         self.passes = passes or OptPass()
@@ -252,6 +257,21 @@ class App:
         return {name: dict(node.config) for name, node in nodes.items()}
 
 
+def _check_address(name: str) -> None:
+    """Refuse a name of an application that cannot stand in the address of its queries."""
+    if (
+        not 1 <= len(name) <= MAX_NAME_CHARS
+        or "/" in name
+        or name in (".", "..")
+        or not name.isprintable()
+    ):
+        raise InvalidArgument(
+            f"an application is named {name!r:.80}: clients ask at /v1/workflows/NAME/query, so "
+            f"use 1 to {MAX_NAME_CHARS} printable characters without '/'",
+            param="name",
+        )
+
+
 def _typed(where: str, given: Mapping[str, str]) -> Mapping[str, ValueType]:
     if not isinstance(given, Mapping):  # names alone, as in the paper's listing
         raise InvalidArgument(
@@ -260,9 +280,11 @@ def _typed(where: str, given: Mapping[str, str]) -> Mapping[str, ValueType]:
             param=where,
         )
     for name in given:
-        if not name.isidentifier():
+        if not name.isidentifier() or len(name) > MAX_NAME_CHARS:
             raise InvalidArgument(
-                f"{where}: {name!r} is no name: use letters, digits and '_'", param=where
+                f"{where}: {name!r:.80} is no name: use letters, digits and '_', at most "
+                f"{MAX_NAME_CHARS} of them",
+                param=where,
             )
     return MappingProxyType(
         {name: value_type(written, f"{where}.{name}") for name, written in given.items()}
