@@ -335,6 +335,7 @@ class Node:
         Raises:
             AlreadyExists: the session is open with other properties.
             Draining: the node is stopping.
+            InvalidArgument: a time is no number of seconds.
             NeverWithinQuota: ``idle_ttl_s`` is longer than a client may choose.
             QuotaExceeded: too many sessions are busy.
             UnknownHandle: no such parent.

@@ -16,6 +16,7 @@ from documents_made import page_of, pdf_of
 
 from quire.core.errors import ConfigError, Draining, InvalidArgument
 from quire.core.piped_process import PipedProcess
+from quire.node.documents import reading_worker
 from quire.node.documents.process import WORKER, ReadingLimits, ReadingProcess
 from quire.node.documents.readers import DocumentReaders
 
@@ -44,6 +45,11 @@ def test_all_text_is_read_of_a_page_without_a_main_one(process: ReadingProcess) 
 def test_the_text_of_each_page_of_a_pdf_is_read(process: ReadingProcess) -> None:
     text = process.read("a.pdf", "pdf", pdf_of([FACTS[0], FACTS[1]]))
     assert text.split("\n\n") == FACTS[:2]
+
+
+def test_characters_that_nobody_can_store_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(reading_worker.READERS, "pdf", lambda file: "a\0b \ud834")
+    assert reading_worker.read("pdf", b"", 100) == "a?b ?"
 
 
 def test_a_pdf_that_needs_no_password_to_be_read_is_read(process: ReadingProcess) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from math import inf, nan
+from typing import Any
 
 import pytest
 from fake_node import TENANT, StartNode, fake_config, until
@@ -63,6 +65,25 @@ async def test_a_call_completes_and_is_deterministic(node: Node) -> None:
         "session",
         "conversation-1",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("deadline_s", nan),
+        ("deadline_s", -1.0),
+        ("deadline_s", inf),
+        ("idle_ttl_s", nan),
+        ("idle_ttl_s", 0.0),
+    ],
+)
+async def test_a_time_that_is_none_is_refused_by_name(
+    node: Node, name: str, seconds: float
+) -> None:
+    times: dict[str, Any] = {name: seconds}
+    with pytest.raises(InvalidArgument, match=f"^{name} is"):
+        node.create_session(TENANT, "s", **times)
+    assert node.processes() == []
 
 
 async def test_calls_of_one_session_run_side_by_side_with_the_same_tokens(node: Node) -> None:

@@ -85,8 +85,8 @@ def read(kind: str, file: bytes, max_chars: int) -> str:
         raise Refused(
             f"cannot be read as {kind.upper()}, it may be damaged: {str(exc) or type(exc).__name__}"
         ) from exc
-    # what is not text (half of a surrogate pair, as some PDF fonts give) cannot be sent on
-    text = text.encode("utf-8", "replace").decode()
+    # What some PDF fonts give and nobody can store: half of a surrogate pair, NUL.
+    text = text.encode("utf-8", "replace").decode().replace("\0", "?")
     if not text.strip():
         raise Refused("has no text: leave it out")
     if len(text) > max_chars:

@@ -11,9 +11,16 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
-from quire.core.errors import AlreadyExists, NeverWithinQuota, QuotaExceeded, UnknownHandle
+from quire.core.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NeverWithinQuota,
+    QuotaExceeded,
+    UnknownHandle,
+)
 from quire.core.ids import ProgramId, TenantId
 from quire.node.control.control_thread import ControlThread
 from quire.node.control.preparation import Preparation
@@ -91,9 +98,19 @@ class SessionTable:
 
         Raises:
             AlreadyExists: the session is open with other properties.
+            InvalidArgument: a time is no number of seconds.
             NeverWithinQuota: its idle time is longer than a client may choose.
             QuotaExceeded: too many sessions are busy at once.
         """
+        if start.deadline_s is not None and not 0 <= start.deadline_s < inf:
+            raise InvalidArgument(
+                f"deadline_s is {start.deadline_s}: choose a number of seconds", param="deadline_s"
+            )
+        if start.idle_ttl_s is not None and not 0 < start.idle_ttl_s < inf:
+            raise InvalidArgument(
+                f"idle_ttl_s is {start.idle_ttl_s}: choose a number of seconds above 0",
+                param="idle_ttl_s",
+            )
         idle_ttl_s, max_ttl_s = start.idle_ttl_s, self.limits.max_ttl_s
         if idle_ttl_s is not None and idle_ttl_s > max_ttl_s:
             raise NeverWithinQuota(
