@@ -21,9 +21,15 @@ def test_the_wait_runs_from_the_first_start() -> None:
     assert seen["tokens_per_s"] == pytest.approx(2 * OUTPUT / 0.65)
 
 
-def test_an_event_of_several_tokens_is_refused() -> None:
-    with pytest.raises(SystemExit, match=f"{OUTPUT - 1} events came for {OUTPUT} tokens"):
-        seen_by_clients([answer(0, 0.1), answer(0, 0.1, OUTPUT - 1)])
+def test_events_of_several_tokens_are_counted() -> None:
+    seen = seen_by_clients([answer(0, 0.1), answer(0, 0.1, OUTPUT - 4)])
+    assert seen["events_per_answer"] == OUTPUT - 2
+    assert seen["gap_p50_ms"] == pytest.approx(10)
+
+
+def test_an_answer_in_one_event_is_refused() -> None:
+    with pytest.raises(SystemExit, match="an answer came as one event"):
+        seen_by_clients([answer(0, 0.1), answer(0, 0.1, 1)])
 
 
 def test_the_share_is_of_the_machines_best_rate_and_the_ratio_of_one_round() -> None:
