@@ -17,13 +17,13 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 // Register blocks: this many query rows share one load of K, or of V.
 #if defined(__AVX512F__)
 constexpr int kScoreRows = 8, kValueRows = 4, kValueVectors = 4;
-constexpr int kPairRows = 6;  // of scores, with two tiles of K at once
+constexpr int kTwoTileRows = 6;  // of scores, with two tiles of K at once
 #elif defined(__AVX2__)
 constexpr int kScoreRows = 2, kValueRows = 4, kValueVectors = 2;
-constexpr int kPairRows = 0;
+constexpr int kTwoTileRows = 0;
 #else
 constexpr int kScoreRows = 1, kValueRows = 2, kValueVectors = 2;
-constexpr int kPairRows = 0;
+constexpr int kTwoTileRows = 0;
 #endif
 
 // The tiles of a row are scattered in memory and consumed faster than memory latency allows. While
@@ -106,7 +106,7 @@ void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* k
 // The same of two tiles, whose scores are adjacent, where a tile is one vector wide: a broadcast query
 // serves both.
 template <class T, int Rows>
-void score_pair(const float* q, int64_t padded_dim, const T* const* keys, const T* const* next,
+void score_two(const float* q, int64_t padded_dim, const T* const* keys, const T* const* next,
                 float* scores, int64_t stride) {
   F32 even_sum[Rows][2], odd_sum[Rows][2];
 #pragma GCC unroll 16
@@ -137,14 +137,14 @@ void score_pair(const float* q, int64_t padded_dim, const T* const* keys, const 
       store(scores + row * stride + i * kWidth, even_sum[row][i] + odd_sum[row][i]);
 }
 
-template <class T, int Rows = kPairRows>
-void score_pair_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* const* keys,
+template <class T, int Rows = kTwoTileRows>
+void score_rows_of_two(int64_t num_rows, const float* q, int64_t padded_dim, const T* const* keys,
                      const T* const* next, float* scores, int64_t stride) {
   int64_t row = 0;
   for (; row + Rows <= num_rows; row += Rows, next = nullptr)
-    score_pair<T, Rows>(q + row * padded_dim, padded_dim, keys, next, scores + row * stride, stride);
+    score_two<T, Rows>(q + row * padded_dim, padded_dim, keys, next, scores + row * stride, stride);
   if constexpr (Rows > 1)
-    score_pair_rows<T, Rows - 1>(num_rows - row, q + row * padded_dim, padded_dim, keys, next,
+    score_rows_of_two<T, Rows - 1>(num_rows - row, q + row * padded_dim, padded_dim, keys, next,
                                  scores + row * stride, stride);
 }
 
@@ -368,10 +368,11 @@ void add_chunks(const AttentionStep& step, const LayerAttention& layer, const La
     find_heads<T>(step, cache, rows.block, following, ahead, scratch);
     const auto* at = reinterpret_cast<const T* const*>(scratch.heads.data());
     int64_t tile = 0;
-    if constexpr (kPairRows > 0)  // blocks of many rows are of one KV head, so its tiles are adjacent
-      for (const bool pairs = num_rows >= kPairRows && num_rows == rows.count();
-           pairs && tile + 2 <= num_tiles; tile += 2, at += 2)
-        score_pair_rows<T>(num_rows, scratch.q.data(), dim, at, at + ahead,
+    // Blocks of many rows are of one KV head, so its tiles are adjacent.
+    if constexpr (kTwoTileRows > 0)
+      for (const bool by_two = num_rows >= kTwoTileRows && num_rows == rows.count();
+           by_two && tile + 2 <= num_tiles; tile += 2, at += 2)
+        score_rows_of_two<T>(num_rows, scratch.q.data(), dim, at, at + ahead,
                            scratch.scores.data() + tile * kTileSlots, stride);
     for (; tile < num_tiles; tile++)
       for (int64_t row = 0; row < rows.count(); row += num_rows, at++)

@@ -174,7 +174,7 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   constexpr bool kPair = V > kPanelVectors;
   const int64_t offset = first_row * kPanelColumns * 4 + first_vector * kWidth * 4;
   auto* target = static_cast<uint8_t*>(task.sums) + offset;
-  auto* target_beside = static_cast<uint8_t*>(task.sums_beside) + offset;
+  auto* target_beside = kPair ? static_cast<uint8_t*>(task.sums_beside) + offset : nullptr;
   const auto place = [&](int r, int v) {
     return r * kPanelColumns * 4 + (v < kPanelVectors ? target + v * kWidth * 4
                                                       : target_beside + (v - kPanelVectors) * kWidth * 4);
