@@ -30,14 +30,27 @@ RESTARTS = RestartLimits(first_pause_s=0.0, max_losses=1_000)
 
 
 class Engines:
-    """Engines that say what ``answer`` says. ``fails_at``: the number of a message, of all of
-    them, in which the engine fails."""
+    """Engines that say what ``answer`` says. ``fails_at``: the engine is lost, once, with the
+    message that makes the tokens which it has sampled at least so many. (How many messages a
+    program takes depends on when its calls come, how many tokens does not.)"""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
         self._answer = answer
-        self.num_messages = 0
-        self.fails_at = 0
+        self.num_tokens = 0
+        self.fails_at: int | None = None
         self.num_lost = 0
+
+    def begin(self, fails_at: int | None) -> None:
+        """Count the tokens from here on."""
+        self.num_tokens, self.fails_at = 0, fails_at
+
+    def executed(self, result: BatchResult) -> None:
+        if result.sequences is not None:
+            self.num_tokens += len(result.sequences.tokens)
+        if self.fails_at is not None and self.num_tokens >= self.fails_at:
+            self.fails_at = None
+            self.num_lost += 1
+            raise RuntimeError("lost by the test")
 
     def transport(self, config: EngineConfig) -> InProcessTransport:
         script = ScriptedModel(self._answer, FakeTokenizer())
@@ -46,11 +59,9 @@ class Engines:
 
         class Engine(FakeEngine):
             def execute(self, batch: Batch) -> BatchResult:
-                world.num_messages += 1
-                if world.num_messages == world.fails_at:
-                    world.num_lost += 1
-                    raise RuntimeError("lost by the test")
-                return super().execute(batch)
+                result = super().execute(batch)
+                world.executed(result)
+                return result
 
         return InProcessTransport(
             config.name, lambda: Engine(pool, model=config.name, script=script)
@@ -64,15 +75,14 @@ async def check(node: Node, engines: Engines, name: str, *args: str, num_places:
         return await node.launch(LIBRARY[name], args, tenant=TENANT).result()
 
     await run()  # so that all runs find what is cached on an engine that has lived
-    engines.num_messages = engines.fails_at = 0
+    engines.begin(None)
     expected = await run()
-    num = engines.num_messages
-    num_places = min(num_places, num)  # how many steps a message has depends on when it is sent
-    assert num_places >= 4
+    num_tokens = engines.num_tokens
     for at in range(num_places):
-        engines.num_messages, engines.fails_at = 0, 1 + num * at // num_places
-        assert await run() == expected, f"lost in message {engines.fails_at} of {num}"
-    assert engines.num_lost >= num_places - 1
+        fails_at = num_tokens * at // num_places
+        engines.begin(fails_at)
+        assert await run() == expected, f"lost with token {fails_at} of {num_tokens}"
+    assert engines.num_lost == num_places
     return expected
 
 
