@@ -68,6 +68,21 @@ def test_owner_and_importers_go_their_own_ways_behind_a_shared_half_filled_page(
     assert [page.fill for page in again.reply.pages] == [4, 2], "the snapshot is as it was"
 
 
+def test_pages_that_another_program_imports_are_known_to_be_shared() -> None:
+    """So they keep their turn when the program that wrote them has ended, as cached pages do that
+    another one has mapped."""
+    world = exported()
+    find = c.ImportPrefix(id=world.id(), tokens=PROMPT, pages=[20, 21])
+    world.do(2, load(world, [7, 8]), find)
+    programs = {program: world.controller._table.get(ProgramId(program)) for program in (1, 2)}
+    contents = {}
+    for program, found in programs.items():
+        assert found is not None
+        contents[program] = {id: page.content for id, page in found.pages.items()}
+    assert contents[2][7] is contents[2][20] is contents[1][0]
+    assert [contents[2][page].is_shared for page in (7, 8)] == [True, False]
+
+
 def test_exports_are_private_to_a_tenant_and_their_names_unique() -> None:
     world = exported()
     world.program(3, tenant="other")
