@@ -61,7 +61,7 @@ def spawn(
                 os.killpg(shell.pid, signal.SIGKILL)
     if not is_known:
         raise EngineLost(
-            f"{file} cannot be written, or not within {_TIMEOUT_S:g} s: see whether its disk is full"
+            f"{file} could not be written within {_TIMEOUT_S:g} s: see whether its disk is full"
         )
     return spawned(file, boot_id())
 
