@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from control_world import ENGINE, World, alone
 
+from quire.control.memory.content import Content
 from quire.control.memory.exports import Export, ExportTable, PageSnapshot
+from quire.control.scheduler.reclaiming.left import LeftContents
 from quire.core import commands as c
 from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
@@ -193,6 +195,31 @@ def test_what_was_left_goes_when_memory_is_needed() -> None:
     assert theirs.tokens == alone([*PROMPT, 80], 3), "its tokens are known: computed again"
 
 
+def test_a_claim_looks_at_few_of_the_exports_that_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be thousands, and each message may have several claims."""
+    num_looks = 0
+    own = LeftContents._own
+
+    def noted(self: LeftContents, export: Export) -> list[Content]:
+        nonlocal num_looks
+        num_looks += 1
+        return own(self, export)
+
+    monkeypatch.setattr(LeftContents, "_own", noted)
+    world = World(num_blocks=40, num_host_blocks=0)
+    for number in range(1, 41):
+        world.program(number)
+        made = world.decode([0], [number, 1], 0), export(world, [0], name=f"x{number}")
+        world.do(number, world.alloc([0]), *made)
+        ended(world, number)
+    world.program(99)
+    (_, decode) = world.do(99, world.alloc([0]), world.decode([0], [5, 6, 7], 1))
+    assert decode.status == "done"
+    assert 0 < num_looks < 10
+
+
 def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.control.memory.exports.MAX_LEFT", 1)
     world = exported()
@@ -232,7 +259,7 @@ def test_nobodys_exports_go_because_another_tenant_leaves_many(
     assert [export.name for export in table.left(ENGINE)] == ["large", "3", "4", "mine"]
     for export in list(table.exports()):
         table.remove(export)
-    assert table.left(ENGINE) == []
+    assert list(table.left(ENGINE)) == []
 
 
 def test_ends_that_are_put_off_or_never_come_are_not_piled_up() -> None:
