@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,13 +22,22 @@ import msgspec
 
 from quire.core.commands import Command, Decode
 from quire.core.decoding import GrammarSpec
-from quire.core.errors import Draining, ErrorRecord, GrammarError, QuireError, from_record
+from quire.core.errors import (
+    Draining,
+    EngineFault,
+    ErrorRecord,
+    GrammarError,
+    QuireError,
+    from_record,
+)
 from quire.core.ids import TenantId
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_limits import GrammarLimits
 from quire.node.grammars.turns import TenantTurns
 from quire.node.grammars.words import in_our_words
 from quire.node.loops import call_on
+
+logger = logging.getLogger(__name__)
 
 NUM_WORKERS = 2
 """Grammars that are checked at the same time, at most one of each tenant."""
@@ -82,6 +92,7 @@ class GrammarChecker:
 
         Raises:
             GrammarError: it cannot be used within the limits of time and memory.
+            CapacityError: the system starts no process now.
             QuotaExceeded: too many grammars of the tenant wait already.
         """
         known = self.known(grammar)
@@ -158,6 +169,12 @@ class GrammarChecker:
             self._trial.try_out(grammar, NUM_TRIAL_TOKENS)
         except GrammarError as exc:
             known = GrammarCheck(in_our_words(exc, grammar).record())
+        except QuireError as exc:  # not the grammar's fault: the next request tries it again
+            return GrammarCheck(exc.record())
+        except Exception as exc:  # a bug of ours; whoever waits for the result must have one
+            logger.exception("a grammar could not be checked")
+            fault = EngineFault(f"the grammar could not be checked ({exc!r}): see the node's log")
+            return GrammarCheck(fault.record())
         with self._lock:
             self._known[_digest(grammar)] = known
             while len(self._known) > _MAX_KNOWN:
