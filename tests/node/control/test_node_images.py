@@ -4,6 +4,7 @@ how it ends."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,3 +234,30 @@ async def test_a_file_without_pixels_is_refused_with_the_reason(tmp_path: Path) 
     assert refused.refusal is not None
     assert "it ended it in the process that unpacks images" in refused.refusal.message
     assert again == framed, "pixels are no file"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(OSError(errno.EAGAIN, "no room"), "capacity"), (ValueError("a bug"), "engine_fault")],
+)
+async def test_what_is_no_fault_of_the_file_is_told_as_such(
+    failure: Exception, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that its program has issued since waits for an answer."""
+    framing = Framing(tmp_path)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise failure
+
+    with monkeypatch.context() as patched:
+        patched.setattr("quire.engine.vision.unpacker.PipedProcess", fails)
+        async with asyncio.timeout(60):
+            (refused,) = await framing(image(1, b"wxyz"))
+    assert isinstance(refused, EmbedImage)
+    assert refused.refusal is not None
+    assert refused.refusal.code == code
+    async with asyncio.timeout(60):
+        (framed,) = await framing(image(2, b"wxyz"))
+    await asyncio.to_thread(framing.framer.close)
+    assert isinstance(framed, EmbedImage)
+    assert framed.refusal is None

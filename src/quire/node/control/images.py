@@ -8,6 +8,7 @@ sender's own commands wait for its image.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -16,10 +17,12 @@ import msgspec
 
 from quire.core.commands import Command, EmbedImage
 from quire.core.engine_info import ImageFraming
-from quire.core.errors import Draining, QuireError
+from quire.core.errors import Draining, EngineFault, QuireError
 from quire.engine.vision.framing import frame, pack, read_pixels
 from quire.engine.vision.unpacker import Unpacker
 from quire.node.loops import call_on
+
+logger = logging.getLogger(__name__)
 
 NUM_PROCESSES = 2
 """One sender's file may take all the time that it is allowed; the second process serves the
@@ -82,6 +85,10 @@ class ImageFramer:
             image = pack(frame(command.image, framing, unpacker))
         except QuireError as exc:
             return msgspec.structs.replace(command, image=b"", refusal=exc.record())
+        except Exception as exc:  # a bug of ours; all of its program's commands wait for an answer
+            logger.exception("an image could not be unpacked")
+            fault = EngineFault(f"the image could not be unpacked ({exc!r}): see the node's log")
+            return msgspec.structs.replace(command, image=b"", refusal=fault.record())
         return msgspec.structs.replace(command, image=image)
 
 
