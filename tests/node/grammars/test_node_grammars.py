@@ -345,7 +345,7 @@ async def test_commands_come_back_as_they_were_or_refused(checker: GrammarChecke
 
 
 def test_tenants_take_turns() -> None:
-    turns: TenantTurns[str] = TenantTurns(max_running=1, max_waiting=3)
+    turns: TenantTurns[str] = TenantTurns(max_running=1, max_waiting=3, what="grammars")
     for tenant, tasks in ((ONE, "abc"), (OTHER, "x")):
         for task in tasks:
             turns.add(tenant, task)

@@ -80,7 +80,7 @@ class GrammarChecker:
     def __init__(self, trial: GrammarTrial | None = None) -> None:
         self._trial = trial or GrammarHosts(limits=LIMITS)
         self._turns: TenantTurns[tuple[GrammarSpec, Done]] = TenantTurns(
-            max(1, NUM_WORKERS - 1), MAX_WAITING
+            max(1, NUM_WORKERS - 1), MAX_WAITING, "grammars"
         )
         self._known: OrderedDict[bytes, GrammarCheck] = OrderedDict()
         self._pool = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="quire-grammars")
