@@ -71,7 +71,12 @@ class Sink:
 class Rig:
     def __init__(self, debug: bool = False) -> None:
         self.controller = ScriptedController()
-        self.control = ControlThread(self.controller, clock=SystemClock(), debug=debug)  # type: ignore[arg-type]
+        self.control = ControlThread(
+            self.controller,  # type: ignore[arg-type]
+            clock=SystemClock(),
+            replicas={ModelId("gone"): 1},
+            debug=debug,
+        )
         self.control.start()
         self.sink = Sink()
 
