@@ -342,6 +342,17 @@ async def test_observers_see_each_event_with_its_actions() -> None:
     assert observer.num_flushes
 
 
+async def test_a_look_at_a_thread_that_ends_just_now_waits_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.node.control.control_thread._CALL_TIMEOUT_S", 0.01)
+    control = ControlThread(ScriptedController(), clock=SystemClock())  # type: ignore[arg-type]
+    control.start()
+    control.stop()
+    monkeypatch.setattr(control._thread, "is_alive", lambda: True)
+    assert control.call(lambda controller: "read") == "read"
+
+
 async def test_programs_of_a_model_that_is_given_up_end_with_its_reason(rig: Rig) -> None:
     model, other = ModelId("gone"), ModelId("other")
 

@@ -24,7 +24,7 @@ from quire.core.errors import (
 from quire.core.ids import CommandId, TenantId
 from quire.engine.sampling.grammar_limits import MAX_SOURCE_BYTES
 from quire.node.grammars import endless_schema
-from quire.node.grammars.checker import NUM_WORKERS, GrammarChecker
+from quire.node.grammars.checker import MAX_WAITING, NUM_WORKERS, GrammarChecker
 from quire.node.grammars.endless_schema import endless_reference
 from quire.node.grammars.turns import TenantTurns
 from quire.node.grammars.words import in_our_words
@@ -300,6 +300,23 @@ async def test_a_request_that_is_cancelled_waits_no_longer(
         await waiting
     trial.go["s"].set()
     await checker.check(ONE, regex("next"))
+
+
+async def test_a_grammar_that_many_ask_for_at_once_is_tried_once(
+    slow: tuple[Slow, GrammarChecker],
+) -> None:
+    """As a batch of requests with one new schema does, of more requests than grammars may wait."""
+    trial, checker = slow
+    trial.go = {"s": threading.Event()}
+    asking = [asyncio.create_task(checker.check(ONE, regex("s"))) for _ in range(MAX_WAITING + 9)]
+    await asyncio.to_thread(trial.began.acquire)
+    asking.append(asyncio.create_task(checker.check(ONE, regex("s"))))
+    await asyncio.sleep(0)
+    trial.go["s"].set()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*asking, checker.check(OTHER, regex("s")))
+    assert trial.tried.count("s") <= 2, "both tenants may have it tried at the same time"
+    assert not checker._asking
 
 
 async def test_what_waits_at_the_end_is_refused(slow: tuple[Slow, GrammarChecker]) -> None:

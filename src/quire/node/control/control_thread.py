@@ -198,7 +198,8 @@ class ControlThread:
             except Exception as exc:
                 answer.set_exception(exc)
 
-        call_on(self._loop, look)
+        if not call_on(self._loop, look):  # it has ended just now
+            return read(self._controller)
         return answer.result(_CALL_TIMEOUT_S)
 
     # -- engines, on the control thread ------------------------------------------------------------

@@ -79,9 +79,11 @@ class GrammarChecker:
 
     def __init__(self, trial: GrammarTrial | None = None) -> None:
         self._trial = trial or GrammarHosts(limits=LIMITS)
-        self._turns: TenantTurns[tuple[GrammarSpec, Done]] = TenantTurns(
+        self._turns: TenantTurns[GrammarSpec] = TenantTurns(
             max(1, NUM_WORKERS - 1), MAX_WAITING, "grammars"
         )
+        self._asking: dict[tuple[TenantId, bytes], list[Done]] = {}
+        """Who waits for each grammar of a tenant: it is checked once for all of them."""
         self._known: OrderedDict[bytes, GrammarCheck] = OrderedDict()
         self._pool = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="quire-grammars")
         self._lock = threading.Lock()
@@ -132,10 +134,15 @@ class GrammarChecker:
             QuotaExceeded: too many grammars of the tenant wait already.
             Draining: it is closed.
         """
+        place = tenant, _digest(grammar)
         with self._lock:
             if self._closed:
                 raise _stopping()
-            self._turns.add(tenant, (grammar, done))
+            if (asking := self._asking.get(place)) is not None:
+                asking.append(done)
+                return
+            self._turns.add(tenant, grammar)
+            self._asking[place] = [done]
             self._pool.submit(self._work)
 
     def close(self) -> None:
@@ -154,9 +161,13 @@ class GrammarChecker:
                 taken = self._turns.take()
             if taken is None:
                 return
-            tenant, (grammar, done) = taken
+            tenant, grammar = taken
             try:
-                done(self._outcome(grammar))
+                found = self._outcome(grammar)
+                with self._lock:
+                    asking = self._asking.pop((tenant, _digest(grammar)))
+                for done in asking:
+                    done(found)
             finally:
                 with self._lock:
                     self._turns.done(tenant)
@@ -164,6 +175,8 @@ class GrammarChecker:
     def _outcome(self, grammar: GrammarSpec) -> GrammarCheck:
         if self._closed:
             return GrammarCheck(_stopping().record())
+        if (found := self.known(grammar)) is not None:  # since another tenant has asked for it
+            return found
         known = _GOOD
         try:
             self._trial.try_out(grammar, NUM_TRIAL_TOKENS)
