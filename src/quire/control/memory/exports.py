@@ -114,7 +114,7 @@ class ExportTable:
         heapq.heapify(order)
         while order:
             num_less, place, exports = order[0]
-            export = next((one for one in exports if one.engine == engine), None)
+            export = _first_on(exports, engine)
             if export is None:
                 heapq.heappop(order)
             else:
@@ -193,3 +193,12 @@ class ExportTable:
 
     def exports(self) -> Iterator[Export]:
         return iter(self._exports.values())
+
+
+def _first_on(exports: Iterator[Export], engine: EngineId) -> Export | None:
+    """Take exports until one is on ``engine``, and return that. A loop, because compiled code would
+    take all of them for a generator expression."""
+    for export in exports:
+        if export.engine == engine:
+            return export
+    return None
