@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 from control_world import ENGINE, World, alone
 
-from quire.control.memory.content import Content
 from quire.control.memory.exports import Export, ExportTable, PageSnapshot
-from quire.control.scheduler.reclaiming.left import LeftContents
 from quire.core import commands as c
 from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ENGINE_WAS_LOST, Called, ProgramEnded, Tick
-from quire.core.ids import ProgramId, QueueId, TenantId
+from quire.core.ids import EngineId, ProgramId, QueueId, TenantId
 from quire.core.quotas import Quotas
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -195,29 +193,24 @@ def test_what_was_left_goes_when_memory_is_needed() -> None:
     assert theirs.tokens == alone([*PROMPT, 80], 3), "its tokens are known: computed again"
 
 
-def test_a_claim_looks_at_few_of_the_exports_that_are_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """There may be thousands, and each message may have several claims."""
-    num_looks = 0
-    own = LeftContents._own
-
-    def noted(self: LeftContents, export: Export) -> list[Content]:
-        nonlocal num_looks
-        num_looks += 1
-        return own(self, export)
-
-    monkeypatch.setattr(LeftContents, "_own", noted)
-    world = World(num_blocks=40, num_host_blocks=0)
-    for number in range(1, 41):
-        world.program(number)
-        made = world.decode([0], [number, 1], 0), export(world, [0], name=f"x{number}")
-        world.do(number, world.alloc([0]), *made)
-        ended(world, number)
-    world.program(99)
-    (_, decode) = world.do(99, world.alloc([0]), world.decode([0], [5, 6, 7], 1))
-    assert decode.status == "done"
-    assert 0 < num_looks < 10
+def test_exports_that_are_left_are_taken_one_by_one() -> None:
+    """There may be thousands, each message may have several claims, and a claim needs few."""
+    table = ExportTable()
+    there = EngineId("there")
+    for number in range(6):
+        owner, tenant = ProgramId(number), TenantId(f"t{number % 2}")
+        engine = there if number == 3 else ENGINE
+        page = PageSnapshot(None, 0, (), 0)
+        made = Export(tenant, str(number), owner, engine, (page,) * (number + 1), 1e9, 1e9)
+        table.add(made)
+        table.leave(made)
+    assert next(table.left(ENGINE)).name == "0", "an iterator, which is not exhausted for one"
+    found = []
+    for export in table.left(ENGINE):
+        table.remove(export)
+        found.append(export.name)
+    assert found == ["0", "2", "1", "5", "4"], "by the pages of what remains: 9, 8, 8, 6, 5"
+    assert [export.name for export in table.left(there)] == ["3"]
 
 
 def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
