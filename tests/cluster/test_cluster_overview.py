@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from http_peer import Said, said
 from real_nodes import MODEL, RealNode, real_nodes
 from router_world import ADMIN_HEADERS, World, world
 
@@ -157,6 +158,37 @@ async def test_a_node_that_dies_takes_its_rows_along(nodes: list[RealNode]) -> N
         assert places(after, "whose") == ["real-0"]
         assert not after.node["ready"]
         assert "real-1: it is lost: gone" in after.node["detail"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Said(body=b"{}"),
+        Said(body=b'{"next": "1-1", "whole": true, "more": false, "programs": [{}], "ended": []}'),
+        Said(body=b'{"next": "\xff"}'),
+        Said(body=b"[" * 100_000),
+    ],
+)
+async def test_a_node_that_answers_oddly_hides_no_other(odd: Said) -> None:
+    """Such as one of another release, while releases change."""
+    row = {"id": None, "process": 1, "parent": None, "engines": []}
+    lists = {"programs": [row], "ended": [], "engines": []}
+    node = {"ready": True, "detail": "", "policy": "fcfs", "time": 5, "uptime_s": 3}
+    async with world(2) as w:
+        w.nodes[0].refusal = said(
+            {"next": "1-1", "whole": True, "more": False, "node": node, **lists}
+        )
+        w.nodes[1].refusal = odd
+        told = (await w.http.get("/v1/programs/changes")).json()
+    assert [row["node"] for row in told["programs"]] == ["node-0"]
+    assert told["node"]["detail"].startswith("node-1: ")
+    assert not told["node"]["ready"]
+
+
+async def test_a_refusal_in_another_form_is_a_refusal() -> None:
+    async with world(1) as w:
+        w.nodes[0].refusal = said({"error": "no"}, 401)
+        assert (await w.http.get("/v1/programs/changes")).status_code == 401
 
 
 async def test_the_page_and_its_feed_come_from_the_router(nodes: list[RealNode]) -> None:

@@ -105,9 +105,10 @@ def test_a_file_that_cannot_be_loaded_is_told(scope: Scope, directory: Path) -> 
     assert "tiny.inner runs as Python" in used.warning
 
 
-def test_a_record_that_is_no_record_is_told(scope: Scope, directory: Path) -> None:
+@pytest.mark.parametrize("content", [b"{}", b'{"group": "\xff"}'])
+def test_a_record_that_is_no_record_is_told(content: bytes, scope: Scope, directory: Path) -> None:
     (record,) = directory.glob("*.json")
-    record.write_text("{}", encoding="utf-8")
+    record.write_bytes(content)
     with pytest.raises(ConfigError, match="cannot be read"):
         find_library(scope, directory)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from control_world import ENGINE, World, alone, queue_alone
 
@@ -14,6 +15,7 @@ from quire.control.programs.program import Entry
 from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.core import commands as c
 from quire.core.actions import Action, ProgramClosed
+from quire.core.batch import Batch
 from quire.core.batch_result import BatchResult
 from quire.core.calls import Cancel, CloseQueue, ResetQueue
 from quire.core.decoding import SamplerSpec
@@ -301,6 +303,42 @@ def test_a_stale_result_is_refused() -> None:
         world.controller.handle(
             BatchCompleted(time_s=1.0, engine=ENGINE, result=BatchResult(serial=99, elapsed_s=0.0))
         )
+
+
+class _Broken(FakeEngine):
+    """Sends scores of nothing, or nothing of its sequences."""
+
+    def __init__(self, lacks: str) -> None:
+        super().__init__(fake_pool())
+        self._lacks = lacks
+
+    def execute(self, batch: Batch) -> BatchResult:
+        result = super().execute(batch)
+        if self._lacks == "scores" and len(result.attention_starts):
+            result.attention_starts = np.zeros(1, np.int32)
+        elif self._lacks == "sequences":
+            result.sequences = None
+        return result
+
+
+@pytest.mark.parametrize("lacks", ["scores", "sequences"])
+def test_a_result_that_does_not_fit_lets_no_command_wait_for_ever(lacks: str) -> None:
+    """Those of other programs in the same message neither."""
+    world = World(engine=_Broken(lacks))
+    for program in (1, 2, 3):
+        world.program(program)
+        world.issue(program, world.alloc(range(4)), world.alloc_embeds(range(4)))
+    world.do(2, world.embed([0], [5]), world.forward([0], [0], [0], [0]))
+    world.issue(3, world.embed([0], [5]))  # what follows goes together into the next message
+    world.issue(1, world.embed([0], [5]), world.forward([0], [0], [0], [0], scores="slots"))
+    world.issue(2, world.sample([0], position=1))
+    world.issue(3, world.decode(range(4), PROMPT, 4))
+    with pytest.raises(EngineFault, match=r"columns of a row|sequences for"):
+        world.run()
+    world.harness.lose_engine(ENGINE)
+    world.harness.start_engine(ENGINE, FakeEngine(fake_pool()))
+    world.run()
+    assert world.harness.pending() == []
 
 
 def test_command_states_only_follow_the_table() -> None:

@@ -227,6 +227,7 @@ HOSTILE = {
     "a shape that is no list": [header(["int32", 4, 1]), *GOOD[1:]],
     "a huge shape": [header(["int32", [2**62, 4], 1]), *GOOD[1:]],
     "an array that is no reference": [header(5), *GOOD[1:]],
+    "brackets without end": [header(msgspec.Raw(b"\x91" * 100_000 + b"\x01")), *GOOD[1:]],
 }
 
 

@@ -14,7 +14,8 @@ from engine_driver import Driver, Output
 from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import GrammarError
-from quire.engine.sampling.grammar import MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary
+from quire.engine.sampling.grammar import GrammarCompiler, Vocabulary
+from quire.engine.sampling.grammar_limits import MAX_SOURCE_BYTES
 from quire.engine.tokenizer import load_tokenizer
 
 MakeDriver = Callable[..., Driver]

@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from engine_checkpoints import VOCAB_SIZE
 from numpy.typing import NDArray
 
 from quire.core.decoding import GrammarSpec
-from quire.core.errors import GrammarError
+from quire.core.errors import CapacityError, GrammarError
 from quire.engine.sampling.grammar_hosts import MAX_IDLE, MAX_SEQUENCES, GrammarHosts
 from quire.engine.sampling.grammar_limits import GrammarLimits
 from quire.engine.sampling.grammar_link import Link
@@ -315,3 +316,16 @@ def test_where_no_process_can_be_started_for_a_sequence_it_fails_alone(
         except GrammarError as exc:
             outcomes.append(exc.message)
     assert outcomes == [False, "no process for the grammar can be started: try again later"]
+
+
+def test_a_system_without_room_for_a_process_is_no_fault_of_the_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("quire.engine.sampling.grammar_hosts.subprocess.Popen", full)
+    hosts = GrammarHosts()
+    with pytest.raises(CapacityError, match="no process for the grammar can be started"):
+        hosts.try_out(WORD, 1)
+    hosts.close()

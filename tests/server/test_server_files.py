@@ -158,12 +158,14 @@ def test_files_outlive_their_store(tmp_path: Path) -> None:
     kept, gone = first.put(b"kept"), first.put(b"gone")
     first.files.delete(gone)
     first.files.begin(A).close()  # the node stops in the middle of it
-    (tmp_path / "strange.json").write_bytes(b"{")
+    strange = {"cut.json": b"{", "bits.json": b'{"id": "\xff"}', "deep.json": b"[" * 100_000}
+    for name, content in strange.items():
+        (tmp_path / name).write_bytes(content)
     again = Store(tmp_path)
     assert again.files.files(A) == [kept]
     assert again.files.path(kept).read_bytes() == b"kept"
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {f"{kept.id}.json", f"{kept.id}.data", "strange.json"}
+    assert left == {f"{kept.id}.json", f"{kept.id}.data", *strange}
     first.files.close()
     assert tmp_path.exists()
 

@@ -16,6 +16,7 @@ from quire.server.answers.generation import PromptChunk
 from quire.server.anthropic.errors import error_events
 from quire.server.anthropic.format import MessageFormatter, tool_input
 from quire.server.chat.parsing import Reading
+from quire.server.schemas.anthropic import AnswerText
 
 
 def formatter() -> MessageFormatter:
@@ -25,6 +26,24 @@ def formatter() -> MessageFormatter:
 
 def chunk(text: str, **fields: Any) -> PromptChunk:
     return PromptChunk(0, ChoiceChunk(index=0, text=text, token_ids=(1,), **fields))
+
+
+def test_the_text_of_a_block_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding each piece to it would copy all that is there."""
+    texts: list[str] = []
+    set_field = AnswerText.__setattr__
+
+    def noted(block: AnswerText, name: str, value: Any) -> None:
+        texts.append(value)
+        set_field(block, name, value)
+
+    monkeypatch.setattr(AnswerText, "__setattr__", noted)
+    one = formatter()
+    for word in ("a ", "b ", "c "):
+        one.feed(chunk(word))
+    one.feed(chunk("d", finish_reason="stop"))
+    assert json.loads(one.whole())["content"] == [{"type": "text", "text": "a b c d"}]
+    assert texts == ["a b c d"]
 
 
 def payload(event: bytes) -> dict[str, Any]:

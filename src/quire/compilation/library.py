@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from quire.compilation.sources import Scope
-from quire.core.errors import ConfigError
+from quire.core.errors import UNREADABLE, ConfigError
 from quire.core.executable_cache import ExecutableCache, check_owned
 
 NEVER_BUILT = "it was not compiled"
@@ -89,7 +89,7 @@ def find_library(scope: Scope, directory: Path) -> CompiledLibrary | str:
 def _read(path: Path, record_path: Path) -> LibraryRecord:
     try:
         record = msgspec.json.decode(record_path.read_bytes(), type=LibraryRecord)
-    except (OSError, msgspec.DecodeError) as exc:
+    except (OSError, *UNREADABLE) as exc:
         raise ConfigError(f"{record_path} cannot be read ({exc}): {_AGAIN}") from exc
     size_bytes = path.stat().st_size
     if size_bytes != record.size_bytes:

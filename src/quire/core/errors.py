@@ -254,6 +254,10 @@ def _tree(root: type[QuireError]) -> list[type[QuireError]]:
     return [root] + [leaf for child in root.__subclasses__() for leaf in _tree(child)]
 
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be; the second for text that is not
+UTF-8, the third for brackets without end."""
+
 _BY_CODE: dict[str, type[QuireError]] = {cls.code: cls for cls in _tree(QuireError)}
 
 

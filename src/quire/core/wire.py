@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from quire.core.errors import ProtocolMismatch
+from quire.core.errors import UNREADABLE, ProtocolMismatch
 
 PROTOCOL_VERSION = 6
 
@@ -29,6 +29,9 @@ _COPIED_BYTES = 1 << 14
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 """A table, because numpy computes ``dtype.name`` anew on each access, at more than the array's
 cost."""
+
+_DOES_NOT_FIT = (*UNREADABLE, ValueError, TypeError)
+"""The last two for arrays."""
 
 _VERSIONED = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
@@ -72,7 +75,7 @@ class Codec(Generic[T]):
         self._frames = frames
         try:
             decoded: tuple[int, T] = self._decoder.decode(frames[0])
-        except (msgspec.DecodeError, ValueError, TypeError) as exc:
+        except _DOES_NOT_FIT as exc:
             raise _unreadable(frames[0], exc) from exc
         finally:
             self._frames = ()
@@ -109,7 +112,7 @@ def _unreadable(header: Frame, why: Exception) -> ProtocolMismatch:
     """The error for a header that does not fit, possibly because of another version."""
     try:
         version, _ = _VERSIONED.decode(header)
-    except (msgspec.DecodeError, ValueError, TypeError):
+    except _DOES_NOT_FIT:
         version = PROTOCOL_VERSION
     if version != PROTOCOL_VERSION:
         return _another_version(version)

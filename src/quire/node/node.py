@@ -174,6 +174,7 @@ class Node:
 
         Raises:
             GrammarError: it cannot be used within the limits of time and memory.
+            CapacityError: the system starts no process now.
             QuotaExceeded: too many grammars of the tenant wait to be checked.
         """
         await self._parts.preparation.grammars.check(tenant, grammar)

@@ -14,6 +14,7 @@ async def check_grammar(request: Request, grammar: GrammarSpec, param: str) -> N
 
     Raises:
         GrammarError: it cannot be used.
+        CapacityError: the system starts no process now.
         QuotaExceeded: too many grammars of the caller wait to be checked.
     """
     try:

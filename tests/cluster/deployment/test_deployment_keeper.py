@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from small_processes import BROKEN, SLEEPS, STUBBORN, QuickClock, eventually, keeper, spec, until
 
-from quire.cluster.deployment.child import running_child
-from quire.cluster.deployment.folder import process_folder, process_folders
+from quire.cluster.deployment.child import running_child, start_child
+from quire.cluster.deployment.folder import ProcessFolder, process_folder, process_folders
 from quire.cluster.deployment.hosting import readiness_of
 from quire.cluster.deployment.keeper import Keeper, Readiness
 from quire.cluster.deployment.process import ProcessSpec
 from quire.cluster.deployment.running import ProcessIdentity, identify, is_running
+from quire.cluster.deployment.spawning import spawn
 from quire.cluster.deployment.sweeping import end_unkept, unkept_states
+from quire.core.errors import EngineLost
 
 
 @pytest.fixture
@@ -100,6 +104,77 @@ async def test_one_that_ends_is_started_again_behind_longer_and_longer_pauses(
     assert "started again in" in state.detail
     pauses = [seconds for seconds in clock.slept if seconds > 0.5]
     assert pauses[:2] == [1.0, 2.0]
+
+
+def on_a_full_disk(times: int, call: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
+    """``call``, but so many times there is no room for it."""
+    left = [None] * times
+
+    def called(*args: Any) -> Any:
+        if left:
+            left.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return call(*args)
+
+    return called
+
+
+async def test_a_full_disk_delays_a_start(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = on_a_full_disk(2, start_child)
+    monkeypatch.setattr("quire.cluster.deployment.keeper.start_child", full)
+    kept, _ = keeper(spec(), state_dir)
+    async with keeping(kept):
+        state = await until(kept, lambda state: state.phase == "waiting")
+        assert "No space left on device; it is started again in" in state.detail
+        assert (await until(kept, lambda state: state.phase == "ready")).restarts == 2
+
+
+async def test_a_full_disk_ends_neither_a_process_nor_its_keeper(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = keeper(spec(), state_dir)
+    async with keeping(kept):
+        before = await until(kept, lambda state: state.phase == "ready")
+        monkeypatch.setattr(ProcessFolder, "bound_log", on_a_full_disk(2))
+        state = await until(kept, lambda state: "No space left" in state.detail)
+        assert (state.phase, state.pid) == ("ready", before.pid)
+        state = await until(kept, lambda state: not state.detail)
+        assert (state.phase, state.pid, state.restarts) == ("ready", before.pid, 0)
+
+
+async def test_a_process_can_be_ended_while_the_disk_is_full(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = keeper(spec(), state_dir)
+    async with keeping(kept) as task:
+        await until(kept, lambda state: state.phase == "ready")
+        monkeypatch.setattr(ProcessFolder, "leave", on_a_full_disk(1))
+        with pytest.raises(OSError, match="No space left"):
+            kept.request_stop()
+        await task
+    assert kept.state.phase == "stopped"
+
+
+async def test_one_that_nobody_could_find_is_ended_at_once(tmp_path: Path) -> None:
+    """The disk is full just when its identity is written; it would keep its port for ever."""
+    seconds = f"1000.{os.getpid()}"
+    with pytest.raises(EngineLost, match="its disk is full"):
+        spawn(
+            ["/bin/sh", "-c", f"exec sleep {seconds}"],
+            log=tmp_path / "log",
+            file=tmp_path / "none" / "child",
+            directory=tmp_path,
+            environment=os.environ,
+        )
+    await eventually(lambda: not _runs(seconds.encode()))
+
+
+def _runs(argument: bytes) -> bool:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if argument in path.read_bytes():
+                return True
+    return False
 
 
 async def test_a_killed_one_is_started_again_and_what_it_left_is_ended(state_dir: Path) -> None:

@@ -10,7 +10,7 @@ from quire.core import commands as c
 from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ENGINE_WAS_LOST, Called, ProgramEnded, Tick
-from quire.core.ids import ProgramId, QueueId, TenantId
+from quire.core.ids import EngineId, ProgramId, QueueId, TenantId
 from quire.core.quotas import Quotas
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -66,6 +66,21 @@ def test_owner_and_importers_go_their_own_ways_behind_a_shared_half_filled_page(
     assert theirs.tokens == alone([*PROMPT, 80], 6)
     (again,) = world.do(2, load(world, [20, 21]))
     assert [page.fill for page in again.reply.pages] == [4, 2], "the snapshot is as it was"
+
+
+def test_pages_that_another_program_imports_are_known_to_be_shared() -> None:
+    """So they keep their turn when the program that wrote them has ended, as cached pages do that
+    another one has mapped."""
+    world = exported()
+    find = c.ImportPrefix(id=world.id(), tokens=PROMPT, pages=[20, 21])
+    world.do(2, load(world, [7, 8]), find)
+    programs = {program: world.controller._table.get(ProgramId(program)) for program in (1, 2)}
+    contents = {}
+    for program, found in programs.items():
+        assert found is not None
+        contents[program] = {id: page.content for id, page in found.pages.items()}
+    assert contents[2][7] is contents[2][20] is contents[1][0]
+    assert [contents[2][page].is_shared for page in (7, 8)] == [True, False]
 
 
 def test_exports_are_private_to_a_tenant_and_their_names_unique() -> None:
@@ -178,6 +193,26 @@ def test_what_was_left_goes_when_memory_is_needed() -> None:
     assert theirs.tokens == alone([*PROMPT, 80], 3), "its tokens are known: computed again"
 
 
+def test_exports_that_are_left_are_taken_one_by_one() -> None:
+    """There may be thousands, each message may have several claims, and a claim needs few."""
+    table = ExportTable()
+    there = EngineId("there")
+    for number in range(6):
+        owner, tenant = ProgramId(number), TenantId(f"t{number % 2}")
+        engine = there if number == 3 else ENGINE
+        page = PageSnapshot(None, 0, (), 0)
+        made = Export(tenant, str(number), owner, engine, (page,) * (number + 1), 1e9, 1e9)
+        table.add(made)
+        table.leave(made)
+    assert next(table.left(ENGINE)).name == "0", "an iterator, which is not exhausted for one"
+    found = []
+    for export in table.left(ENGINE):
+        table.remove(export)
+        found.append(export.name)
+    assert found == ["0", "2", "1", "5", "4"], "by the pages of what remains: 9, 8, 8, 6, 5"
+    assert [export.name for export in table.left(there)] == ["3"]
+
+
 def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.control.memory.exports.MAX_LEFT", 1)
     world = exported()
@@ -217,7 +252,7 @@ def test_nobodys_exports_go_because_another_tenant_leaves_many(
     assert [export.name for export in table.left(ENGINE)] == ["large", "3", "4", "mine"]
     for export in list(table.exports()):
         table.remove(export)
-    assert table.left(ENGINE) == []
+    assert list(table.left(ENGINE)) == []
 
 
 def test_ends_that_are_put_off_or_never_come_are_not_piled_up() -> None:

@@ -59,6 +59,8 @@ def processed(
     memory = GroupMemory(table.stores, rows_S, torch.arange(num_rows))
     candidates = Candidates(logits)
     for place, (name, _) in enumerate(chain):
-        params = [table.params(index)[place][1] for index in range(num_rows)]
-        table.registry.find(name).bind(params, Rows(num_rows, vocab_size, CPU))(candidates, memory)
+        prepared = [table.prepared(index)[place][1] for index in range(num_rows)]
+        table.registry.find(name).bind(prepared, Rows(num_rows, vocab_size, CPU))(
+            candidates, memory
+        )
     return candidates.over_vocabulary().double().numpy()

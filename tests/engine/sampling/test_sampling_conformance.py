@@ -37,7 +37,8 @@ class AsPackage:
 class Bound:
     def __init__(self, name: str, params: Sequence[Params], rows: Rows) -> None:
         self.name, self.params, self.rows = name, params, rows
-        self.step = STANDARD[name].bind(params, rows)
+        kind = STANDARD[name]
+        self.step = kind.bind([kind.prepare(one) for one in params], rows)
 
     def __call__(self, scores_SV: Tensor, history: History) -> Tensor:
         rows = self.rows

@@ -7,7 +7,8 @@ import pytest
 import torch
 from sampling_rows import CPU, row, spec
 
-from quire.core.decoding import SamplerSpec
+from quire.core.decoding import Params, SamplerSpec
+from quire.engine.sampling import token_rules
 from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.registry import installed
 from quire.engine.sampling.table import SamplerTable, SamplingRow
@@ -159,7 +160,36 @@ def test_planning_costs_no_look_at_plain_rows() -> None:
         raise AssertionError(f"row {place} was looked at")
 
     asked: list[int] = []
-    original = table.params
-    table.params = lambda place: (asked.append(place), original(place))[1]  # type: ignore[method-assign]
+    original = table.prepared
+    table.prepared = lambda place: (asked.append(place), original(place))[1]  # type: ignore[method-assign]
     SamplingPlan.over(table, np.arange(40))
     assert len(asked) <= 2
+
+
+def test_planning_reads_no_list_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row may have a hundred thousand entries, and each batch of all programs is planned."""
+    num_read = 0
+    entries = token_rules.entries
+
+    def noted(params: Params, name: str) -> list[int | float | list[int]]:
+        nonlocal num_read
+        found = entries(params, name)
+        num_read += len(found)
+        return found
+
+    monkeypatch.setattr(token_rules, "entries", noted)
+    table = SamplerTable(3, VOCAB, CPU, installed())
+    chains = [
+        [("bad_words", {"tokens": [5, [1, 2]]})],
+        [("logit_bias", {"tokens": [4, 1], "biases": [3.0, -2.0]})],
+        [("allowed_tokens", {"tokens": [1, 2, 3]})],
+    ]
+    for place, chain in enumerate(chains):
+        table.set(place, row(spec(chain)))
+    assert num_read > 0
+    num_read = 0
+    logits = torch.zeros(3, VOCAB)
+    tokens, chosen = SamplingPlan.over(table, np.arange(3)).sample(logits, np.zeros(3, np.int64))
+    assert chosen.all()
+    assert tokens.tolist() == [0, 4, 1]
+    assert num_read == 0

@@ -71,7 +71,12 @@ class Sink:
 class Rig:
     def __init__(self, debug: bool = False) -> None:
         self.controller = ScriptedController()
-        self.control = ControlThread(self.controller, clock=SystemClock(), debug=debug)  # type: ignore[arg-type]
+        self.control = ControlThread(
+            self.controller,  # type: ignore[arg-type]
+            clock=SystemClock(),
+            replicas={ModelId("gone"): 1},
+            debug=debug,
+        )
         self.control.start()
         self.sink = Sink()
 
@@ -335,6 +340,17 @@ async def test_observers_see_each_event_with_its_actions() -> None:
     assert [event for event, _ in observer.seen] == controller.events
     assert [type(action) for _, actions in observer.seen for action in actions] == [SetTimer]
     assert observer.num_flushes
+
+
+async def test_a_look_at_a_thread_that_ends_just_now_waits_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.node.control.control_thread._CALL_TIMEOUT_S", 0.01)
+    control = ControlThread(ScriptedController(), clock=SystemClock())  # type: ignore[arg-type]
+    control.start()
+    control.stop()
+    monkeypatch.setattr(control._thread, "is_alive", lambda: True)
+    assert control.call(lambda controller: "read") == "read"
 
 
 async def test_programs_of_a_model_that_is_given_up_end_with_its_reason(rig: Rig) -> None:

@@ -4,6 +4,7 @@ how it ends."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from quire.core.commands import AllocEmbeds, Command, Decode, EmbedImage, Synchr
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.engine_info import ImageFraming
 from quire.core.events import Called, Event, EventAt, ProgramEnded
-from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, TenantId
 from quire.core.quotas import Quotas
 from quire.core.system_clock import SystemClock
 from quire.engine.vision.framing import read_pixels
@@ -25,6 +26,7 @@ from quire.node.control.images import NUM_PROCESSES, ImageFramer
 from quire.programs.runtime.event_port import EventPort
 
 MODEL, QUEUE = ModelId("sees"), QueueId(1)
+ONE, OTHER = TenantId("one"), TenantId("other")
 FRAMING = ImageFraming(shortest_edge=None, size=2, resample=3, crop=None)
 Ready = list[Command]
 
@@ -197,9 +199,9 @@ class Framing:
         self.unpackers.append(Unpacker(self._command, timeout_s=3600.0))
         return self.unpackers[-1]
 
-    def __call__(self, *commands: Command) -> asyncio.Future[Ready]:
+    def __call__(self, *commands: Command, tenant: TenantId = ONE) -> asyncio.Future[Ready]:
         ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        assert self.framer.frame(list(commands), FRAMING, ready.set_result)
+        assert self.framer.frame(tenant, list(commands), FRAMING, ready.set_result)
         return ready
 
 
@@ -218,7 +220,43 @@ async def test_a_file_that_hangs_holds_its_sender_alone(tmp_path: Path) -> None:
         assert not hangs.done()
     await asyncio.to_thread(framing.framer.close)
     assert [unpacker.pid for unpacker in framing.unpackers] == [None] * NUM_PROCESSES
-    assert not framing.framer.frame([image(4)], FRAMING, print), "it is closed"
+    assert not framing.framer.frame(ONE, [image(4)], FRAMING, print), "it is closed"
+
+
+async def test_tenants_take_turns_however_many_files_one_of_them_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.node.control.images.NUM_PROCESSES", 1)
+    framing = Framing(tmp_path)
+    order: list[str] = []
+
+    def noted(name: str, ready: asyncio.Future[Ready]) -> asyncio.Future[Ready]:
+        ready.add_done_callback(lambda _: order.append(name))
+        return ready
+
+    ones = [noted("one", framing(image(number, b"abcd"))) for number in range(1, 9)]
+    other = noted("other", framing(image(9, b"abcd"), tenant=OTHER))
+    async with asyncio.timeout(60):
+        await asyncio.gather(*ones, other)
+    await asyncio.to_thread(framing.framer.close)
+    assert order.index("other") <= 2, order
+
+
+async def test_so_many_files_of_a_tenant_wait_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.node.control.images.MAX_WAITING", 2)
+    framing = Framing(tmp_path)
+    waiting = [framing(image(number, b"hang")) for number in range(1, 20)]
+    async with asyncio.timeout(60):
+        alloc = AllocEmbeds(id=CommandId(30), embeds=[])
+        kept, refused = await framing(alloc, image(31, b"hang"))
+    assert kept is alloc
+    assert isinstance(refused, EmbedImage)
+    assert refused.refusal is not None
+    assert refused.refusal.code == "quota_exceeded"
+    assert sum(not one.done() for one in waiting) <= 2 + NUM_PROCESSES
+    await asyncio.to_thread(framing.framer.close)
 
 
 async def test_a_file_without_pixels_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -233,3 +271,30 @@ async def test_a_file_without_pixels_is_refused_with_the_reason(tmp_path: Path) 
     assert refused.refusal is not None
     assert "it ended it in the process that unpacks images" in refused.refusal.message
     assert again == framed, "pixels are no file"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(OSError(errno.EAGAIN, "no room"), "capacity"), (ValueError("a bug"), "engine_fault")],
+)
+async def test_what_is_no_fault_of_the_file_is_told_as_such(
+    failure: Exception, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that its program has issued since waits for an answer."""
+    framing = Framing(tmp_path)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise failure
+
+    with monkeypatch.context() as patched:
+        patched.setattr("quire.engine.vision.unpacker.PipedProcess", fails)
+        async with asyncio.timeout(60):
+            (refused,) = await framing(image(1, b"wxyz"))
+    assert isinstance(refused, EmbedImage)
+    assert refused.refusal is not None
+    assert refused.refusal.code == code
+    async with asyncio.timeout(60):
+        (framed,) = await framing(image(2, b"wxyz"))
+    await asyncio.to_thread(framing.framer.close)
+    assert isinstance(framed, EmbedImage)
+    assert framed.refusal is None

@@ -7,7 +7,7 @@ ERROR = EngineLost("it does not start").record()
 
 
 def test_the_last_engine_of_a_model_strands_its_programs_and_no_others() -> None:
-    users = ModelUsers({MODEL: 2})
+    users = ModelUsers({MODEL: 2, OTHER: 1})
     for number in (3, 1):
         assert users.add(MODEL, ProgramId(number)) is None
     users.add(OTHER, ProgramId(2))
@@ -20,4 +20,11 @@ def test_the_last_engine_of_a_model_strands_its_programs_and_no_others() -> None
 
 
 def test_a_model_nobody_uses_is_given_up_with_its_only_engine() -> None:
-    assert ModelUsers({}).give_up_engine(MODEL, ERROR) == []
+    assert ModelUsers({MODEL: 1}).give_up_engine(MODEL, ERROR) == []
+
+
+def test_names_that_programs_make_up_are_not_kept() -> None:
+    users = ModelUsers({MODEL: 1})
+    for number in range(100):
+        assert users.add(ModelId(f"made up {number}"), ProgramId(1)) is None
+    assert list(users._users) == [MODEL]

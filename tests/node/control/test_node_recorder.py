@@ -14,11 +14,13 @@ from fake_node import TENANT, StartNode, fake_config, fake_model_files, fake_tra
 
 from benchmarks.pie.dispatch_policies import Eager
 from quire.control import Controller
-from quire.core.calls import CloseQueue
+from quire.core.calls import CloseQueue, Issue
+from quire.core.commands import Decode
 from quire.core.config import TenantConfig, TenantTotals
+from quire.core.decoding import Processor, SamplerSpec, StopSpec
 from quire.core.errors import ConfigError, InvalidArgument, ProtocolMismatch, QuotaExceeded
 from quire.core.events import Called, EngineUp, Event, Tick
-from quire.core.ids import TenantId
+from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
 from quire.core.scheduler_config import SchedulerConfig
 from quire.node import Node
 from quire.node.control.recorder import EventRecorder, LogEntry, LogHeader, read_log
@@ -233,6 +235,23 @@ def test_an_event_that_cannot_be_written_ends_the_recording_alone(tmp_path: Path
     recorder.close()
     assert recorder.failure is not None
     assert "float32" in recorder.failure
+
+
+def test_an_event_that_is_nested_without_end_ends_the_recording_alone(tmp_path: Path) -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    sampler = SamplerSpec((Processor("bad_words", {"tokens": nested}),))  # type: ignore[dict-item]
+    decode = Decode(
+        id=CommandId(1), context=[], output=[], tokens=[1], position=0, sampler=sampler,
+        stop=StopSpec(max_tokens=1),
+    )  # fmt: skip
+    recorder = EventRecorder(tmp_path / "events.log", fake_config())
+    issue = Issue(QueueId(1), [decode])
+    recorder.observe(Called(time_s=1.0, program=ProgramId(1), call=issue), [])
+    recorder.close()
+    assert recorder.failure is not None
+    assert "recursion" in recorder.failure
 
 
 class FullDisk:

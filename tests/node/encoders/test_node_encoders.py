@@ -23,7 +23,7 @@ from quire.core.actions import Deliver
 from quire.core.batch import F32
 from quire.core.calls import AskEncoder
 from quire.core.config import EncoderConfig, EngineConfig, NodeConfig, TenantConfig
-from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
+from quire.core.encoding import Encode, EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import (
     EngineFault,
     EngineLost,
@@ -42,6 +42,8 @@ from quire.node import Node
 from quire.node.control.control_thread import ControlThread
 from quire.node.control.recorder import LogEntry, read_log
 from quire.node.control.replaying import replay
+from quire.node.encoders import asking as asking_module
+from quire.node.encoders.aside import MANY_TOKENS
 from quire.node.encoders.asking import BatchCount, EncoderRequests, OnBehalf
 from quire.node.encoders.shared import shared_processes
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
@@ -120,6 +122,37 @@ async def test_numbers_that_nobody_can_use_are_refused(rows: Any, message: str) 
     control.answered(answer)
     with pytest.raises(EngineFault, match=message):
         await asking
+
+
+async def test_a_large_request_is_made_beside_the_loop_and_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of 2048 texts of 512 tokens would hold the loop for a tenth of a second."""
+    control, made_in = HandControl(), list[int]()
+    make = asking_module._command
+
+    def noted(*args: Any) -> Encode:
+        made_in.append(threading.get_ident())
+        return make(*args)
+
+    monkeypatch.setattr(asking_module, "_command", noted)
+    requests = EncoderRequests(cast("ControlThread", control))
+    requests.start()
+    large = [text(*[1] * MANY_TOKENS)]
+    asking = asyncio.ensure_future(requests.ask(FAKE, 2, large, OnBehalf(ProgramId(1))))
+    idle = asyncio.ensure_future(requests.wait_idle())
+    async with asyncio.timeout(60):
+        while not control.asked:  # noqa: ASYNC110 - a thread makes it
+            await asyncio.sleep(0.001)
+    assert made_in != [threading.get_ident()]
+    assert not idle.done()
+    call = control.asked[0].call
+    assert isinstance(call, AskEncoder)
+    assert call.command.lengths.tolist() == [MANY_TOKENS]
+    reply = Encoded(first=0, rows=np.ones((1, 2), np.float32))
+    control.answered(Deliver(program=ProgramId(1), command=call.command.id, reply=reply))
+    assert (await asking).tolist() == [[1, 1]]
+    await idle
 
 
 async def test_numbers_that_a_program_makes_up_disturb_no_answer() -> None:

@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.batch import F32
+from quire.core.calls import SPARE_PRIORITY
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders import kept_rows
-from quire.node.encoders.kept_rows import NUM_ASIDE, KeptRows, KeptRowsStatistics
+from quire.node.encoders.aside import MANY_SEQUENCES, MANY_TOKENS
+from quire.node.encoders.kept_rows import KeptRows, KeptRowsStatistics
 
 ANN, BOB = TenantId("ann"), TenantId("bob")
 ROW_BYTES = 4 + 200
@@ -89,6 +91,37 @@ async def test_who_comes_meanwhile_waits_for_the_row() -> None:
     assert len(encoder.asked) == 4  # nothing was kept
 
 
+async def test_nobody_waits_for_a_call_of_a_lower_priority() -> None:
+    """Such a call may wait for as long as the encoder has anything else to do."""
+    kept, spare, urgent = KeptRows(1 << 20), Encoder(is_open=False), Encoder()
+    first = asyncio.create_task(kept.rows(ANN, "e", [text(1), text(2)], spare, SPARE_PRIORITY))
+    await settled()
+    async with asyncio.timeout(60):
+        assert (await kept.rows(ANN, "e", [text(1)], urgent)).tolist() == [[6]]
+    second = asyncio.create_task(kept.rows(ANN, "e", [text(2)], urgent, SPARE_PRIORITY))
+    await settled()
+    assert not second.done(), "it is of no higher priority"
+    spare.gate.set()
+    assert (await first)[:, 0].tolist() == [6, 7]
+    assert (await second).tolist() == [[7]]
+    assert (spare.asked, urgent.asked) == ([[text(1), text(2)]], [[text(1)]])
+    assert not kept._under_way
+
+
+async def test_a_row_that_was_found_is_counted_once() -> None:
+    kept, encoder = KeptRows(1 << 20), Encoder()
+    await kept.rows(ANN, "e", [text(1)], encoder)
+    encoder.gate.clear()
+    first = asyncio.create_task(kept.rows(ANN, "e", [text(2)], encoder))
+    await settled()
+    second = asyncio.create_task(kept.rows(ANN, "e", [text(1), text(2)], encoder))
+    await settled()
+    first.cancel()
+    encoder.gate.set()
+    assert (await second)[:, 0].tolist() == [6, 7]
+    assert kept.statistics().num_found == 1
+
+
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
 async def test_who_waits_goes_on_when_the_first_one_does_not(how: str) -> None:
     kept, encoder = KeptRows(1 << 20), Encoder(is_open=False)
@@ -150,9 +183,12 @@ def test_rows_are_right_and_bounded(asked: list[tuple[TenantId, int]]) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("num", "aside"), [(NUM_ASIDE - 1, False), (NUM_ASIDE, True)])
+@pytest.mark.parametrize(
+    ("num", "num_more", "aside"),
+    [(MANY_SEQUENCES - 1, 0, False), (MANY_SEQUENCES, 0, True), (2, MANY_TOKENS, True)],
+)
 async def test_many_sequences_are_read_and_joined_beside_the_loop(
-    num: int, aside: bool, monkeypatch: pytest.MonkeyPatch
+    num: int, num_more: int, aside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop is every client's: 40,000 chunks would hold it for a second."""
     used: list[tuple[str, bool]] = []
@@ -167,6 +203,8 @@ async def test_many_sequences_are_read_and_joined_beside_the_loop(
 
     for name in ("_keys", "_stacked"):
         monkeypatch.setattr(kept_rows, name, watched(name, getattr(kept_rows, name)))
-    rows = await KeptRows(1 << 20).rows(ANN, "e", [text(one) for one in range(num)], Encoder())
+    more = (0,) * num_more
+    texts = [EncodedText((2, one, 3, *more), (0, 0, 0, *more)) for one in range(num)]
+    rows = await KeptRows(1 << 20).rows(ANN, "e", texts, Encoder())
     assert rows[:, 0].tolist() == [5 + one for one in range(num)]
     assert used == [("_keys", aside), ("_stacked", aside)]

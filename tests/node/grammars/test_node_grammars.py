@@ -13,12 +13,21 @@ import pytest_asyncio
 
 from quire.core.commands import Command, Decode, Synchronize
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
-from quire.core.errors import Draining, GrammarError, QuotaExceeded
+from quire.core.errors import (
+    CapacityError,
+    Draining,
+    EngineFault,
+    GrammarError,
+    QuireError,
+    QuotaExceeded,
+)
 from quire.core.ids import CommandId, TenantId
-from quire.engine.sampling.grammar import MAX_SOURCE_BYTES
-from quire.node.grammars.checker import NUM_WORKERS, GrammarChecker
+from quire.engine.sampling.grammar_limits import MAX_SOURCE_BYTES
+from quire.node.grammars import endless_schema
+from quire.node.grammars.checker import MAX_WAITING, NUM_WORKERS, GrammarChecker
 from quire.node.grammars.endless_schema import endless_reference
 from quire.node.grammars.turns import TenantTurns
+from quire.node.grammars.words import in_our_words
 
 GOOD = GrammarSpec("regex", "[a-z]+")
 ONE, OTHER = TenantId("one"), TenantId("other")
@@ -225,6 +234,60 @@ async def test_one_tenants_grammars_leave_a_worker_to_others(
     assert [source for source in trial.tried if source != "o"] == sources
 
 
+class _Fails:
+    """Fails as often as told, then tries everything with success."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self._failures = list(failures)
+
+    def try_out(self, grammar: GrammarSpec, num_tokens: int) -> None:
+        if self._failures:
+            raise self._failures.pop()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(CapacityError("no process"), CapacityError), (ValueError("a bug"), EngineFault)],
+)
+async def test_what_is_no_fault_of_a_grammar_is_not_held_against_it(
+    failure: Exception, told: type[QuireError]
+) -> None:
+    checker = GrammarChecker(_Fails(failure))
+    with pytest.raises(told):
+        await checker.check(ONE, GOOD)
+    await checker.check(ONE, GOOD)
+    await asyncio.to_thread(checker.close)
+
+
+def test_a_schema_that_is_nested_and_referred_to_at_each_level_takes_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[Any] = []
+    parts_of = endless_schema._parts_of_every_value
+
+    def noted(schema: dict[str, Any]) -> list[Any]:
+        looked.append(schema)
+        return parts_of(schema)
+
+    monkeypatch.setattr(endless_schema, "_parts_of_every_value", noted)
+    monkeypatch.setattr(endless_schema, "MAX_STEPS", 1000)
+    nested: dict[str, Any] = {"allOf": [{}] * 500}
+    for _ in range(20):
+        nested = {"properties": {"a": nested}, "required": ["a", 1, ["a"]]}
+    nested["allOf"] = [{"$ref": "#" + "/properties/a" * level} for level in range(1, 20)]
+    assert endless_reference(GrammarSpec("json_schema", json.dumps(nested))) is None
+    assert len(looked) <= 1000
+
+
+def test_a_source_that_was_not_compiled_is_not_explained() -> None:
+    error = GrammarError("it has too many bytes")
+    endless = json.dumps({"$ref": "#", "title": "a" * MAX_SOURCE_BYTES})
+    assert in_our_words(error, GrammarSpec("json_schema", endless)) is error
+
+
 async def test_a_request_that_is_cancelled_waits_no_longer(
     slow: tuple[Slow, GrammarChecker],
 ) -> None:
@@ -237,6 +300,23 @@ async def test_a_request_that_is_cancelled_waits_no_longer(
         await waiting
     trial.go["s"].set()
     await checker.check(ONE, regex("next"))
+
+
+async def test_a_grammar_that_many_ask_for_at_once_is_tried_once(
+    slow: tuple[Slow, GrammarChecker],
+) -> None:
+    """As a batch of requests with one new schema does, of more requests than grammars may wait."""
+    trial, checker = slow
+    trial.go = {"s": threading.Event()}
+    asking = [asyncio.create_task(checker.check(ONE, regex("s"))) for _ in range(MAX_WAITING + 9)]
+    await asyncio.to_thread(trial.began.acquire)
+    asking.append(asyncio.create_task(checker.check(ONE, regex("s"))))
+    await asyncio.sleep(0)
+    trial.go["s"].set()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*asking, checker.check(OTHER, regex("s")))
+    assert trial.tried.count("s") <= 2, "both tenants may have it tried at the same time"
+    assert not checker._asking
 
 
 async def test_what_waits_at_the_end_is_refused(slow: tuple[Slow, GrammarChecker]) -> None:
@@ -282,7 +362,7 @@ async def test_commands_come_back_as_they_were_or_refused(checker: GrammarChecke
 
 
 def test_tenants_take_turns() -> None:
-    turns: TenantTurns[str] = TenantTurns(max_running=1, max_waiting=3)
+    turns: TenantTurns[str] = TenantTurns(max_running=1, max_waiting=3, what="grammars")
     for tenant, tasks in ((ONE, "abc"), (OTHER, "x")):
         for task in tasks:
             turns.add(tenant, task)

@@ -80,7 +80,9 @@ def test_a_tenant_keeps_so_many(table: UploadTable, monkeypatch: pytest.MonkeyPa
 def test_a_file_that_cannot_be_read_is_passed_over(table: UploadTable, tmp_path: Path) -> None:
     kept = table.put(program(b"code"), ME)
     (path,) = tmp_path.rglob(kept.digest)
-    (path.parent / ("0" * 64)).write_bytes(b"nonsense")
+    damaged = path.read_bytes().replace(kept.digest.encode(), b"\xff" * 64)
+    for number, content in enumerate((b"nonsense", damaged, b"\x91" * 100_000)):
+        (path.parent / (str(number) * 64)).write_bytes(content)
     assert [upload.digest for upload in table.all(ME)] == [kept.digest]
 
 

@@ -244,6 +244,16 @@ def test_what_is_told_of_an_unknown_program_makes_no_span() -> None:
         assert list(maker.spans(told)) == []
 
 
+def test_a_program_that_runs_keeps_its_spans_however_many_have_ended_since() -> None:
+    maker = make_maker(TraceParents(), max_programs=2)
+    assert list(maker.spans(started(1))) == []
+    for program in range(10, 40):
+        assert list(maker.spans(started(program))) == []
+        assert len(list(maker.spans(ProgramEnd(ProgramId(program), 1.0, "finished")))) == 1
+    assert len(list(maker.spans(call(1, 1)))) == 1
+    assert len(list(maker.spans(call(39, 2)))) == 1, "it was in flight as its program ended"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -354,6 +364,7 @@ def test_spans_that_a_collector_does_not_take_are_counted_and_the_next_are_sent(
     assert sender.counts() == SpanCounts(num_failed=600)
     said = [record for record in caplog.records if "does not take spans" in record.message]
     assert len(said) == 1, "once, for two batches"
+    assert sum(record.exc_info is not None for record in caplog.records) == (answer is not False)
     exporter.answer = True
     sender.call_ended(call(1, 601))
     sender._drain()

@@ -111,6 +111,27 @@ async def test_the_log_and_not_the_tenant_is_told_why_a_database_cannot_be_reach
     assert "127.0.0.1" in logged.getMessage()
 
 
+async def test_a_database_that_takes_no_writes_is_told_as_one_that_is_away(
+    postgres: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when another server has taken over, and its name leads to the one that stands by."""
+    import psycopg
+
+    name = psycopg.conninfo.conninfo_to_dict(postgres)["dbname"]
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        store = vector_store(postgres, None)
+        try:
+            with pytest.raises(EngineLost, match="cannot be used now"):
+                await store.put(OWN, ROWS)
+        finally:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    assert "in a read-only transaction" in caplog.text
+    await store.put(OWN, ROWS)
+    await asyncio.to_thread(store.close)
+
+
 async def test_nodes_that_connect_again_delete_nothing_of_one_another(postgres: str) -> None:
     """When the database has restarted, the node that is first finds no lock of the others."""
     import psycopg

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 from scripted_server import MODEL, running_server
 
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId
+from quire.node.tracing import reading
+from quire.server.routes import traces as routes
 
 
 def trace(http: httpx.Client, name: str, **query: Any) -> dict[str, Any]:
@@ -68,6 +73,27 @@ def test_a_session_that_has_ended_is_found_by_its_names(http: httpx.Client) -> N
     [program] = trace(http, "over")["programs"]
     assert (program["client_id"], program["id"][:5]) == ("over", "prog-")
     assert len(program["calls"]) == 1
+
+
+def test_a_trace_is_put_together_beside_the_loop(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a large family takes a second, in which no client would get a token."""
+    threads: list[str] = []
+
+    def noted(found: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return found(*args)
+
+        return called
+
+    monkeypatch.setattr(routes, "trace_body", noted(routes.trace_body))
+    monkeypatch.setattr(reading, "carriers", noted(reading.carriers))
+    complete(http, {"x-quire-program-id": "aside"})
+    assert trace(http, "aside")["programs"]
+    assert len(threads) == 2
+    assert "test-server" not in threads
 
 
 def test_what_nobody_launched_is_a_404(http: httpx.Client) -> None:

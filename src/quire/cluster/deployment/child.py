@@ -36,7 +36,8 @@ def start_child(
 
     Raises:
         ConfigError: the folder in which it is to run does not exist on this machine.
-        EngineLost: it ended before anybody could see it.
+        EngineLost: it ended before anybody could see it, or its identity cannot be written.
+        OSError: the folder cannot be written, or the system starts no process.
     """
     spec = record.spec
     if not Path(spec.directory).is_dir():

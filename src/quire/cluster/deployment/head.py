@@ -101,7 +101,7 @@ class RayHead:
         """Start the head, unless it runs; return when it accepts actors.
 
         Raises:
-            EngineLost: it ended, or does not answer.
+            EngineLost: it ended, does not answer, or cannot be noted.
         """
         if self.is_running():
             return

@@ -115,9 +115,9 @@ class Keeper:
 
     def request_stop(self) -> None:
         """Drain the process, end it and do not start it again. Idempotent."""
+        self._stopping.set()
         self._folder.make()
         self._folder.leave(self._assignment)
-        self._stopping.set()
 
     def remove_files(self) -> None:
         """Remove the files of the process if it is stopped; otherwise they are needed to find
@@ -143,8 +143,8 @@ class Keeper:
             try:
                 if child is None:
                     child = self._started()
-            except QuireError as exc:
-                ran_s, detail = 0.0, exc.message
+            except (QuireError, OSError) as exc:  # a full disk has room again later
+                ran_s, detail = 0.0, str(exc)
             else:
                 started_s = self._clock.now_s()
                 await self._live(child)
@@ -235,10 +235,13 @@ class Keeper:
             phase: Phase = "ready" if found.is_ready else "starting"
             if not found.is_ready and self._state.phase in ("ready", "unready"):
                 phase = "unready"
-            detail = await self._told_nodes() or found.detail
+            try:
+                self._folder.bound_log()
+                detail = await self._told_nodes() or found.detail
+            except OSError as exc:  # the process runs, and a full disk has room again later
+                detail = str(exc)
             if (phase, detail) != (self._state.phase, self._state.detail):
                 self._say(phase, detail)
-            self._folder.bound_log()
             await self._clock.sleep(self._times.probe_s)
 
     async def _told_nodes(self) -> str:

@@ -6,12 +6,15 @@ ends the children of its workers.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quire.cluster.deployment.running import ProcessIdentity, boot_id, parse_stat
+from quire.core.errors import EngineLost
 
 _START = """
 log=$1; file=$2; shift 2
@@ -33,9 +36,14 @@ def spawn(
     environment: Mapping[str, str],
 ) -> ProcessIdentity | None:
     """Start ``command``; when this returns, its /proc/PID/stat is in ``file``, and its output goes
-    to ``log``. Returns ``None`` if it has ended already. Blocks for some milliseconds."""
+    to ``log``. Returns ``None`` if it has ended already. Blocks for some milliseconds.
+
+    Raises:
+        EngineLost: its identity cannot be written, so it was ended again: nobody could find it.
+        OSError: the system starts no process, or the log cannot be written.
+    """
     os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-    subprocess.run(
+    with subprocess.Popen(
         ["/bin/sh", "-c", _START, "quire-start", str(log), str(file), *command],
         cwd=directory,
         env=dict(environment),
@@ -43,9 +51,18 @@ def spawn(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        check=False,
-        timeout=_TIMEOUT_S,
-    )
+    ) as shell:
+        try:
+            is_known = shell.wait(_TIMEOUT_S) == 0
+        except subprocess.TimeoutExpired:
+            is_known = False
+        if not is_known:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    if not is_known:
+        raise EngineLost(
+            f"{file} could not be written within {_TIMEOUT_S:g} s: see whether its disk is full"
+        )
     return spawned(file, boot_id())
 
 

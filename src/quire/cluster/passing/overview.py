@@ -20,10 +20,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.refusing import refuse
-from quire.cluster.requests.merging import ReaderPlace, Row, has_to_begin_anew, merged, read_place
+from quire.cluster.requests.merging import (
+    ReaderPlace,
+    Row,
+    has_to_begin_anew,
+    is_told,
+    merged,
+    read_place,
+)
 from quire.cluster.requests.places import NODE_HEADER
 from quire.cluster.requests.request import RawHeaders
-from quire.core.errors import CapacityError, EngineLost, QuireError, QuotaExceeded
+from quire.core.errors import UNREADABLE, CapacityError, EngineLost, QuireError, QuotaExceeded
 from quire.server.answers.event_stream import HEARTBEAT, HEARTBEAT_S, EventStream
 from quire.server.errors.errors import HttpError
 from quire.server.events import DATA_EVENTS, data_event
@@ -146,13 +153,16 @@ class Overview:
             return exc.message
         try:
             told = msgspec.json.decode(body, type=Row)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return f"status {status}, and no JSON"
         if status in (401, 403):
-            error = told.get("error") or {}
+            error = told.get("error")
+            error = error if isinstance(error, dict) else {}
             raise HttpError(status, str(error.get("message")), code=error.get("code"))
         if status != 200:
             return f"status {status}"
+        if not is_told(told):
+            return "its answer lacks what this release reads: run one release on all nodes"
         gone = self._elsewhere(engine.name)
         return {**told, "programs": [row for row in told["programs"] if row["id"] not in gone]}
 

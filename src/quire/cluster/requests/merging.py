@@ -33,6 +33,45 @@ class _Read(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     since: str
 
 
+class _Program(msgspec.Struct):
+    id: str | None
+    process: int
+    parent: int | None
+    engines: list[str]
+
+
+class _Engine(msgspec.Struct):
+    engine: str
+
+
+class _Node(msgspec.Struct):
+    ready: bool
+    detail: str
+    policy: str
+    uptime_s: float
+
+
+class _Changes(msgspec.Struct):
+    """What is read of a node's answer; all else is passed on."""
+
+    next: str
+    whole: bool
+    more: bool
+    programs: list[_Program]
+    ended: list[int]
+    engines: list[_Engine]
+    node: _Node
+
+
+def is_told(answer: Row) -> bool:
+    """Return whether ``answer`` has what ``merged`` reads: one of another release may not."""
+    try:
+        msgspec.convert(answer, _Changes)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderPlace:
     """How far a reader has read the changes of each node, by the node's name."""

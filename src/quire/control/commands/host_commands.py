@@ -258,6 +258,7 @@ class HostCommands:
             page.positions = snapshot.positions
             if snapshot.content is not None:
                 page.content = memory.retain(snapshot.content)
+                page.content.note_family(entry.program.family)
                 page.is_lost = _is_gone(snapshot)
         return self._imported(entry, len(export.pages), export.tokens)
 
@@ -300,6 +301,7 @@ class HostCommands:
         )
         for index, (page, content) in enumerate(zip(entry.pages, contents, strict=False)):
             page.content = memory.retain(content)
+            page.content.note_family(entry.program.family)
             page.fill = size
             page.positions = range(index * size, (index + 1) * size)
         entry.program.num_cached_tokens += len(contents) * size

@@ -30,6 +30,16 @@ class ScoredPart:
     row: int
     columns: I64
 
+    def check(self, result: BatchResult) -> None:
+        """Raise ``EngineFault`` if ``result`` has another number of columns than the row."""
+        starts, row = result.attention_starts, self.row
+        width = int(starts[row + 1] - starts[row]) if row + 1 < len(starts) else 0
+        if width != len(self.columns):
+            raise EngineFault(
+                f"the engine scores {width} columns of a row that has {len(self.columns)}: the "
+                "peer is broken, restart it"
+            )
+
 
 class ScoreSum:
     """Adds up the scores of a command's rows. ``context``: pages in the order of the command."""
@@ -64,18 +74,8 @@ class ScoreSum:
         return np.concatenate((columns.reshape(-1), self._num_context + np.arange(start, stop)))
 
     def add(self, part: ScoredPart, result: BatchResult) -> None:
-        """Add the engine's scores of ``part``.
-
-        Raises:
-            EngineFault: the result has another number of columns than the row.
-        """
+        """Add the engine's scores of ``part``, whose number ``part.check`` has checked."""
         starts = result.attention_starts
-        width = int(starts[part.row + 1] - starts[part.row]) if part.row + 1 < len(starts) else 0
-        if width != len(part.columns):
-            raise EngineFault(
-                f"the engine scores {width} columns of a row that has {len(part.columns)}: the "
-                "peer is broken, restart it"
-            )
         mass_LC = result.attention_mass[:, starts[part.row] : starts[part.row + 1]]
         if self._mass_LC is None:
             num_columns = self._num_context + self._num_inputs

@@ -10,7 +10,7 @@ tenant's exports are not removed because another leaves many.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -66,6 +66,8 @@ class ExportTable:
         self._kept: dict[TenantId, ExportTotals] = {}
         self._left: dict[TenantId, OrderedDict[str, Export]] = {}
         """Ownerless exports of each tenant, least recently used first."""
+        self._num_left_pages: Counter[tuple[TenantId, EngineId]] = Counter()
+        """The pages of each tenant's ownerless exports on each engine."""
         self._expiries: list[tuple[float, int, Export]] = []
         """A heap with one entry for each export that expires, at its expiry or earlier; it may also
         have entries of removed exports."""
@@ -99,19 +101,25 @@ class ExportTable:
         self._disown(export)
         export.owner = None
         self._left.setdefault(export.tenant, OrderedDict())[export.name] = export
+        self._num_left_pages[export.tenant, export.engine] += len(export.pages)
 
-    def left(self, engine: EngineId) -> list[Export]:
+    def left(self, engine: EngineId) -> Iterator[Export]:
         """Ownerless exports on ``engine`` in the order of removal: always the least recently used
-        one of the tenant that has the most pages in the remaining ones."""
-        ranked: list[tuple[int, Export]] = []
-        for exports in self._left.values():
-            num_pages = 0
-            for export in reversed(exports.values()):
-                if export.engine == engine:
-                    num_pages += len(export.pages)
-                    ranked.append((num_pages, export))
-        ranked.sort(key=lambda entry: entry[0], reverse=True)
-        return [export for _, export in ranked]
+        one of the tenant that has the most pages in the remaining ones. Those that were yielded may
+        be removed meanwhile; a caller that needs few looks at few."""
+        order = [
+            (-self._num_left_pages[tenant, engine], place, iter(list(exports.values())))
+            for place, (tenant, exports) in enumerate(self._left.items())
+        ]
+        heapq.heapify(order)
+        while order:
+            num_less, place, exports = order[0]
+            export = _first_on(exports, engine)
+            if export is None:
+                heapq.heappop(order)
+            else:
+                heapq.heapreplace(order, (num_less + len(export.pages), place, exports))
+                yield export
 
     def surplus(self, tenant: TenantId) -> list[Export]:
         """The ownerless exports of ``tenant`` beyond ``MAX_LEFT``, least recently used first."""
@@ -141,8 +149,11 @@ class ExportTable:
     def _forget_left(self, export: Export) -> None:
         exports = self._left[export.tenant]
         del exports[export.name]
+        self._num_left_pages[export.tenant, export.engine] -= len(export.pages)
         if not exports:
             del self._left[export.tenant]
+        if not self._num_left_pages[export.tenant, export.engine]:
+            del self._num_left_pages[export.tenant, export.engine]
 
     def _disown(self, export: Export) -> None:
         if export.owner is None:
@@ -182,3 +193,12 @@ class ExportTable:
 
     def exports(self) -> Iterator[Export]:
         return iter(self._exports.values())
+
+
+def _first_on(exports: Iterator[Export], engine: EngineId) -> Export | None:
+    """Take exports until one is on ``engine``, and return that. A loop, because compiled code would
+    take all of them for a generator expression."""
+    for export in exports:
+        if export.engine == engine:
+            return export
+    return None

@@ -77,10 +77,26 @@ class ResultReader:
         self._outbox = outbox
         self._time = time
 
+    def check(self, message: InFlight, result: BatchResult) -> None:
+        """Raise ``EngineFault`` if ``result`` cannot be that of ``message``, before anything of it
+        is read: a message that is read in part is neither answered nor in flight, and its other
+        commands would wait for ever."""
+        failures = _failures_of(result)
+        for part in message.parts:
+            if part.scored is not None and _failure_of(part, failures) is None:
+                part.scored.check(result)
+        reported = result.sequences
+        num_told = 0 if reported is None else len(reported.sequences)
+        if message.runs and num_told != len(message.runs):
+            raise EngineFault(
+                f"engine {self._engine.id} reports {num_told} sequences for message "
+                f"{message.serial}, which has {len(message.runs)}: the peer is broken, restart it"
+            )
+
     def read(self, message: InFlight, result: BatchResult) -> Iterable[CommandQueue]:
         """Account for everything in ``message``, end the commands that have ended, and let queues
         go on; return these queues."""
-        failures = {(failure.stage, failure.index): failure.error for failure in result.failures}
+        failures = _failures_of(result)
         message.came_back()
         self._settle_memory(message, failures)
         self._charge(message, result)
@@ -186,10 +202,7 @@ class ResultReader:
         if not message.runs:
             return
         reported = result.sequences
-        if reported is None or len(reported.sequences) != len(message.runs):
-            raise EngineFault(
-                f"engine {self._engine.id} reports the wrong sequences for message {message.serial}"
-            )
+        assert reported is not None, "a result is checked before it is read"
         # as lists at once: reading numbers one by one from arrays costs more than all else here
         starts, all_tokens = reported.token_starts.tolist(), reported.tokens.tolist()
         epochs, ends = reported.epochs.tolist(), reported.ends.tolist()
@@ -296,6 +309,10 @@ class ResultReader:
             self._flow.fail(entry, entry.error)
         elif entry.is_cancelled or entry.is_answered:
             self._flow.end_cancelled(entry, "by its program")
+
+
+def _failures_of(result: BatchResult) -> Failures:
+    return {(failure.stage, failure.index): failure.error for failure in result.failures}
 
 
 def _failure_of(part: CommandItems, failures: Failures) -> ErrorRecord | None:

@@ -274,7 +274,9 @@ class EngineScheduler:
         Raises:
             EngineFault: the result is not of that message.
         """
-        message = self._answered_by(result)
+        message = self._due(result)
+        self._completion.check(message, result)
+        self.engine.in_flight.popleft()
         self.engine.touch()
         self._tracer.message_ended(
             self.engine.id,
@@ -292,7 +294,8 @@ class EngineScheduler:
         if self.engine.in_flight:
             self.planner.exchange.begins(self.engine.in_flight[0])
 
-    def _answered_by(self, result: BatchResult) -> InFlight:
+    def _due(self, result: BatchResult) -> InFlight:
+        """The message that ``result`` answers."""
         in_flight = self.engine.in_flight
         due = in_flight[0].serial if in_flight else None
         if due != result.serial:
@@ -300,7 +303,7 @@ class EngineScheduler:
                 f"engine {self.engine.id} answered message {result.serial} where {due} is due: the "
                 "peer is broken, restart it"
             )
-        return in_flight.popleft()
+        return in_flight[0]
 
     def _observe_time(self, message: InFlight, result: BatchResult) -> None:
         """Learn from how long the message took what a step and a chunk take."""

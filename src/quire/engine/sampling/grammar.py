@@ -15,11 +15,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
+from quire.engine.sampling.grammar_limits import MAX_SOURCE_BYTES
 from quire.engine.sampling.json_schema import read_schema, read_schemas_in_lark
 from quire.engine.tokenizer import HuggingFaceTokenizer
-
-MAX_SOURCE_BYTES = 1 << 18
-"""Larger schemas exist, but compiling them would delay a decode too long."""
 
 _LEXER_FUEL = 200_000
 """A fifth of llguidance's default: nested repetitions fail in tenths of a second, not seconds."""

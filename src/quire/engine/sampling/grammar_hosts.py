@@ -14,10 +14,10 @@ import threading
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from quire.core.decoding import GrammarSpec
-from quire.core.errors import GrammarError
+from quire.core.errors import CapacityError, GrammarError, QuireError
 from quire.engine.sampling.grammar_limits import GrammarLimits
 from quire.engine.sampling.grammar_link import (
     Compile,
@@ -68,7 +68,7 @@ class FirstProcess:
         """Start it in advance, so that the first fork need not wait. Idempotent.
 
         Raises:
-            GrammarError: see ``fork``.
+            CapacityError: see ``fork``.
         """
         with self._lock:
             if self._link is None:
@@ -78,7 +78,7 @@ class FirstProcess:
         """A link to a new process without a grammar. Returns before the process runs.
 
         Raises:
-            GrammarError: the system cannot create another process or socket.
+            CapacityError: the system cannot create another process or socket.
         """
         with self._lock:
             if self._link is not None:
@@ -97,18 +97,18 @@ class FirstProcess:
             self._stop()
 
     def _begin(self) -> Link:
-        try:
-            ours, theirs = socket.socketpair()
-            with theirs:
+        with ExitStack() as undoing:
+            try:
+                ours, theirs = map(undoing.enter_context, socket.socketpair())
                 self._process = subprocess.Popen(
                     self._command,
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,  # a terminal's Ctrl-C must not end it
                 )
-        except OSError as exc:
-            raise _no_process(exc) from exc
-        self._link = Link(ours)
+            except OSError as exc:
+                raise _no_process(exc) from exc
+            self._link = Link(ours)  # which takes its descriptor
         self._end = weakref.finalize(self, _end_process, self._process, self._link)
         return self._link
 
@@ -166,6 +166,7 @@ class GrammarHosts:
 
         Raises:
             GrammarError: it is invalid or exceeds the limits.
+            CapacityError: the system cannot create another process.
         """
         link = self._first.fork()
         try:
@@ -214,7 +215,7 @@ class GrammarHosts:
         for matcher in ended.matchers:
             try:
                 matcher.host = self._start(grammar)
-            except GrammarError as exc:
+            except QuireError as exc:
                 matcher.error = exc
                 continue
             self._alone[matcher.host] = grammar
@@ -232,8 +233,8 @@ class GrammarHosts:
             del self._hosts[host]
 
 
-def _no_process(cause: OSError) -> GrammarError:
-    return GrammarError(f"no process for the grammar can be started ({cause}): try again later")
+def _no_process(cause: OSError) -> CapacityError:
+    return CapacityError(f"no process for the grammar can be started ({cause}): try again later")
 
 
 def _fork(parent: Link) -> Link:

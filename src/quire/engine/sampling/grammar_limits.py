@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_SOURCE_BYTES = 1 << 18
+"""Larger schemas exist, but compiling them would delay a decode too long."""
+
 
 @dataclass(frozen=True, slots=True)
 class GrammarLimits:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from quire.core.errors import GrammarError
+from quire.core.errors import GrammarError, QuireError
 from quire.engine.sampling.grammar_limits import GrammarLimits
 from quire.engine.sampling.grammar_link import (
     Advance,
@@ -35,7 +35,8 @@ class ConfinedMatcher:
     """The state of one sequence's constraint. Must be closed.
 
     After each token, call ``settle``, then ``mask``; the process works in between, in parallel with
-    others. ``settle`` and ``mask`` raise ``GrammarError`` once the grammar cannot be followed.
+    others. ``settle`` and ``mask`` raise ``GrammarError`` once the grammar cannot be followed, or
+    ``CapacityError`` where its process had to be replaced and could not be.
     """
 
     __slots__ = ("allowed", "error", "finished", "host", "num_asked", "tokens")
@@ -46,7 +47,7 @@ class ConfinedMatcher:
         self.num_asked = 0
         self.finished: bool | None = None
         self.allowed: bytes | None = None
-        self.error: GrammarError | None = None
+        self.error: QuireError | None = None
         host.open(self)
 
     def settle(self) -> bool:

@@ -12,8 +12,7 @@ MAX_PROCESSORS = 32
 
 
 MAX_ENTRIES = 1 << 17
-"""Entries of all lists of one sampler, words counted with their tokens: they are taken up anew
-whenever the batch changes."""
+"""Entries of all lists of one sampler, words counted with their tokens."""
 
 
 def check_sampler(sampler: SamplerSpec, vocab_size: int, registry: Registry | None = None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import U64
-from quire.core.decoding import Params
 from quire.core.errors import QuireError
 from quire.engine.sampling.candidates import Candidates
 from quire.engine.sampling.columns import F64, I64
@@ -91,14 +91,14 @@ class SamplingGroup:
 
 def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[ProcessorStep]:
     """The steps of rows of one kind. Plain rows get every step that any of them needs."""
-    first = table.params(int(rows_S[0]))
+    first = table.prepared(int(rows_S[0]))
     if table.kind[rows_S[0]] > PLAIN_DRAWN:
-        of_rows = [table.params(row) for row in rows_S.tolist()]
+        of_rows = [table.prepared(row) for row in rows_S.tolist()]
         return [
-            table.registry.find(name).bind([params[place][1] for params in of_rows], rows)
+            table.registry.find(name).bind([one[place][1] for one in of_rows], rows)
             for place, (name, _) in enumerate(first)
         ]
-    lists = _list_params(table, rows_S)
+    lists = _lists(table, rows_S)
     steps: list[ProcessorStep] = []
     for name in PLAIN_ORDER:
         if name in lists:
@@ -196,15 +196,18 @@ class SamplingPlan:
         return None
 
 
-def _list_params(table: SamplerTable, rows_S: I64) -> dict[str, list[Params]]:
-    """Parameters of ``logit_bias`` and ``bad_words`` by row, for those of the two that any row
-    has."""
-    found: dict[str, list[Params]] = {}
-    nothing: Params = {"tokens": [], "biases": []}
+def _lists(table: SamplerTable, rows_S: I64) -> dict[str, list[Any]]:
+    """What ``logit_bias`` and ``bad_words`` are bound with by row, for those of the two that any
+    row has."""
+    found: dict[str, list[Any]] = {}
     for place in np.flatnonzero(table.has_lists[rows_S]).tolist():
-        for name, params in table.params(int(rows_S[place])):
-            if name not in NEUTRAL:
-                found.setdefault(name, [nothing] * len(rows_S))[place] = params
+        for name, prepared in table.prepared(int(rows_S[place])):
+            if name in NEUTRAL:
+                continue
+            if name not in found:
+                nothing = table.registry.find(name).prepare({"tokens": [], "biases": []})
+                found[name] = [nothing] * len(rows_S)
+            found[name][place] = prepared
     return found
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
+from typing import Any, Protocol
 
 from quire.core.decoding import Params
 from quire.core.errors import InvalidArgument
-from quire.engine.sampling import columns
+from quire.engine.sampling import columns, token_rules
 from quire.engine.sampling.candidates import Candidates
 from quire.engine.sampling.declarations import Number, Numbers, Parameter, Tokens, TokenSequences
 from quire.engine.sampling.dry import Dry
@@ -29,7 +29,7 @@ from quire.engine.sampling.protocol import (
     Rows,
     SamplingProcessor,
 )
-from quire.engine.sampling.token_rules import AllowedTokens, BadWords, LogitBias, needs_history
+from quire.engine.sampling.token_rules import AllowedTokens, BadWords, LogitBias
 from quire.engine.sampling.truncation import MinP, Temperature, TopK, TopP, Typical
 
 _log = logging.getLogger(__name__)
@@ -45,11 +45,13 @@ class ProcessorStep(Protocol):
 class Kind:
     """One named processor: its parameters, how it is bound, and what it reads.
 
+    ``prepare`` makes of the parameters of a row, once, what ``bind`` takes for each row.
     ``source`` is the package of an installed processor, None for the standard ones.
     """
 
     parameters: Mapping[str, Parameter]
-    bind: Callable[[Sequence[Params], Rows], ProcessorStep]
+    bind: Callable[[Sequence[Any], Rows], ProcessorStep]
+    prepare: Callable[[Params], Any] = field(default=lambda params: params)
     needs_counts: bool = False
     needs_history: Callable[[Params], bool] = field(default=lambda params: False)
     needs_matches: bool = False
@@ -62,10 +64,17 @@ _MAX_K = 1 << 31
 
 STANDARD: Mapping[str, Kind] = {
     "logit_bias": Kind(
-        {"tokens": Tokens(), "biases": Numbers(Number(-1e9, 1e9), along="tokens")}, LogitBias
+        {"tokens": Tokens(), "biases": Numbers(Number(-1e9, 1e9), along="tokens")},
+        LogitBias,
+        token_rules.biases,
     ),
-    "allowed_tokens": Kind({"tokens": Tokens(min_length=1)}, AllowedTokens),
-    "bad_words": Kind({"tokens": TokenSequences()}, BadWords, needs_history=needs_history),
+    "allowed_tokens": Kind({"tokens": Tokens(min_length=1)}, AllowedTokens, token_rules.tokens),
+    "bad_words": Kind(
+        {"tokens": TokenSequences()},
+        BadWords,
+        token_rules.words,
+        needs_history=token_rules.needs_history,
+    ),
     "repetition_penalty": Kind(
         {"penalty": Number(0.0, 1e6, above=True)},
         lambda params, rows: RepetitionPenalty(columns.numbers(params, "penalty"), rows),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,7 +105,7 @@ class SamplerTable:
         self.stores = Stores(
             CountStore(vocab_size, device), HistoryStore(device), DryMatches(device)
         )
-        self._params: list[tuple[tuple[str, Params], ...]] = [()] * num_rows
+        self._prepared: list[tuple[tuple[str, Any], ...]] = [()] * num_rows
         self._kinds: dict[tuple[object, ...], int] = {}
         self._next_kind = PLAIN_DRAWN
 
@@ -114,7 +115,9 @@ class SamplerTable:
         named = tuple(
             (one.name, _complete(self.registry.find(one.name), one)) for one in sampler.processors
         )
-        self._params[row] = named
+        self._prepared[row] = tuple(
+            (name, self.registry.find(name).prepare(params)) for name, params in named
+        )
         self.kind[row] = self._kind_of(sampler.greedy, tuple(name for name, _ in named))
         self.greedy[row] = sampler.greedy
         self.seeds[row] = seed_words([sampler.seed or 0])[0]
@@ -129,9 +132,9 @@ class SamplerTable:
         self.num_recorded[row] = len(what.generated)
         self._remember(row, named, what)
 
-    def params(self, row: int) -> tuple[tuple[str, Params], ...]:
-        """Names and parameters of a row's processors, in order."""
-        return self._params[row]
+    def prepared(self, row: int) -> tuple[tuple[str, Any], ...]:
+        """Names of a row's processors, in order, and what each is bound with (``Kind.prepare``)."""
+        return self._prepared[row]
 
     def wants_more(self, rows_S: I64) -> NDArray[np.bool_]:
         """The rows that need more than a greedy choice, or ``TRUNCATIONS`` and a draw, as bool

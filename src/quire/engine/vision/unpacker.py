@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import CapacityError, InvalidArgument
 from quire.core.piped_process import PipedProcess
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Unpacker:
         Raises:
             InvalidArgument: no PNG or JPEG, damaged, or over a bound, which includes those of time
                 and memory.
+            CapacityError: the system starts no process now.
         """
         if len(file) > MAX_IMAGE_BYTES:
             raise InvalidArgument(
@@ -71,7 +72,7 @@ class Unpacker:
                 "smaller"
             )
         if self._process is None:
-            self._process = PipedProcess(self._command, own_session=self._own_session)
+            self._process = self._started()
         process, too_long = self._process, threading.Event()
 
         def end() -> None:
@@ -95,6 +96,14 @@ class Unpacker:
         if too_long.is_set():
             self.close()  # it was killed right after its answer
         return pixels
+
+    def _started(self) -> PipedProcess:
+        try:
+            return PipedProcess(self._command, own_session=self._own_session)
+        except OSError as exc:
+            raise CapacityError(
+                f"no process for the image can be started ({exc}): try again later"
+            ) from exc
 
     def close(self) -> None:
         """End the process; the next file starts another. Idempotent."""

@@ -87,7 +87,7 @@ class ControlThread:
     methods of engines are for coroutines that ``submit`` runs here.
 
     ``on_failure`` is called here when the controller has failed. ``replicas``: the number of
-    engines of each model that has more than one. ``debug``: check the controller's invariants
+    engines of each model of the node. ``debug``: check the controller's invariants
     whenever it has been idle for a moment.
     """
 
@@ -198,7 +198,8 @@ class ControlThread:
             except Exception as exc:
                 answer.set_exception(exc)
 
-        call_on(self._loop, look)
+        if not call_on(self._loop, look):  # it has ended just now
+            return read(self._controller)
         return answer.result(_CALL_TIMEOUT_S)
 
     # -- engines, on the control thread ------------------------------------------------------------

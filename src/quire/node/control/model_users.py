@@ -15,18 +15,20 @@ from quire.core.ids import ModelId, ProgramId
 
 class ModelUsers:
     """The users of each model; a program stays one until it ends. ``replicas``: the number of
-    engines of each model that has more than one."""
+    engines of each model of the node. Others are not noted: programs may name any."""
 
     def __init__(self, replicas: Mapping[ModelId, int]) -> None:
         self._replicas = replicas
-        self._users: dict[ModelId, set[ProgramId]] = {}
+        self._users: dict[ModelId, set[ProgramId]] = {model: set() for model in replicas}
         self._num_given_up: Counter[ModelId] = Counter()
         self._given_up: dict[ModelId, ErrorRecord] = {}
 
     def add(self, model: ModelId, program: ProgramId) -> ErrorRecord | None:
         """Note that ``program`` has a queue for ``model``. Return why the model is given up, if it
         is."""
-        self._users.setdefault(model, set()).add(program)
+        users = self._users.get(model)
+        if users is not None:
+            users.add(program)
         return self._given_up.get(model)
 
     def forget(self, program: ProgramId) -> None:

@@ -44,4 +44,4 @@ class Preparation:
             if not self.grammars.checked(tenant, ready, done):
                 done(ready)
 
-        return self.images.frame(commands, framing, framed)
+        return self.images.frame(tenant, commands, framing, framed)

@@ -118,7 +118,7 @@ class EventRecorder:
         try:
             digest = self._chain.extend(actions)
             self._write(LogEntry(event=event, digest=digest, failure=failure))
-        except (OSError, TypeError, ValueError, OverflowError) as exc:
+        except (OSError, TypeError, ValueError, OverflowError, RecursionError) as exc:
             self._fail(exc)
 
     def flush(self) -> None:

@@ -23,6 +23,7 @@ from quire.core.ids import CommandId, ModelId, ProgramId
 from quire.engine.encoders.text import EncodedText
 from quire.node.control.control_thread import ControlThread
 from quire.node.control.reply_router import NODE_COMMANDS
+from quire.node.encoders.aside import aside
 from quire.programs.services.encoding import CallOrder
 
 
@@ -87,7 +88,7 @@ class EncoderRequests:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests[number] = _Request(whose, rows, done)
         try:
-            self._post(model, _command(number, sequences), whose)
+            self._post(model, await aside(sequences, _command, number, sequences), whose)
             await done
             _check_finite(model, rows)
             return rows

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -19,15 +18,11 @@ from quire.core.batch import F32
 from quire.core.fair_cache import FairCache
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
+from quire.node.encoders.aside import aside
 
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 Compute = Callable[[Sequence[EncodedText]], Awaitable[F32]]
 """Computes the rows [S, D] of S sequences."""
 
-NUM_ASIDE = 256
-"""Sequences of one request from which on they are hashed, and their rows joined, in a thread. A
-graph sends up to 64 requests in one turn of the loop."""
 _ROW_OVERHEAD_BYTES = 200
 """Memory of the key, the array and the table entry, beside the row's numbers."""
 
@@ -43,6 +38,14 @@ class KeptRowsStatistics:
     num_bytes: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _UnderWay:
+    """A row that is being computed, for a call of this ``priority``."""
+
+    priority: int
+    row: asyncio.Future[F32]
+
+
 class KeptRows:
     """At most ``max_bytes`` of rows, for all tenants; 0: none are kept, and only sequences that are
     being computed are shared. When there is no room, the least recently used row of the tenant that
@@ -50,7 +53,7 @@ class KeptRows:
 
     def __init__(self, max_bytes: int) -> None:
         self._rows = FairCache[TenantId, F32](max_bytes)
-        self._under_way: dict[tuple[TenantId, bytes], asyncio.Future[F32]] = {}
+        self._under_way: dict[tuple[TenantId, bytes], _UnderWay] = {}
         self._num_found = self._num_waited = self._num_computed = 0
 
     def statistics(self) -> KeptRowsStatistics:
@@ -60,51 +63,59 @@ class KeptRows:
         )
 
     async def rows(
-        self, tenant: TenantId, encoder: str, sequences: Sequence[EncodedText], compute: Compute
+        self,
+        tenant: TenantId,
+        encoder: str,
+        sequences: Sequence[EncodedText],
+        compute: Compute,
+        priority: int = 0,
     ) -> F32:
         """A row for each of ``sequences`` [S, D]; ``compute`` gets those that are neither kept nor
-        in flight. If another caller's computation fails or is cancelled, this call computes it.
+        in flight. If another caller's computation fails or is cancelled, this call computes it;
+        also if it is of a lower ``priority``: it may wait for as long as others have more to do.
 
         Raises:
             Exception: what ``compute`` raises.
         """
-        keys = await _aside(len(sequences), _keys, encoder, sequences)
+        keys = await aside(sequences, _keys, encoder, sequences)
         wanted = dict(zip(keys, sequences, strict=True))
         found: dict[bytes, F32] = {}
         while len(found) < len(wanted):
-            found |= {key: row for key in wanted if (row := self._kept(tenant, key)) is not None}
             missing = {key: one for key, one in wanted.items() if key not in found}
+            found |= {key: row for key in missing if (row := self._kept(tenant, key)) is not None}
+            missing = {key: one for key, one in missing.items() if key not in found}
             others = {
-                key: self._under_way[tenant, key]
+                key: one.row
                 for key in missing
-                if (tenant, key) in self._under_way
+                if (one := self._under_way.get((tenant, key))) and one.priority >= priority
             }
             own = {key: one for key, one in missing.items() if key not in others}
             if own:
-                found |= await self._computed(tenant, own, compute)
+                found |= await self._computed(tenant, own, compute, priority)
             if others:
                 await asyncio.wait(others.values())
                 theirs = {key: one.result() for key, one in others.items() if _has_result(one)}
                 self._num_waited += len(theirs)
                 found |= theirs
-        return await _aside(len(sequences), _stacked, found, keys)
+        return await aside(sequences, _stacked, found, keys)
 
     async def _computed(
-        self, tenant: TenantId, own: Mapping[bytes, EncodedText], compute: Compute
+        self, tenant: TenantId, own: Mapping[bytes, EncodedText], compute: Compute, priority: int
     ) -> dict[bytes, F32]:
         loop = asyncio.get_running_loop()
-        futures = {key: loop.create_future() for key in own}
-        self._under_way |= {(tenant, key): future for key, future in futures.items()}
+        begun = {(tenant, key): _UnderWay(priority, loop.create_future()) for key in own}
+        self._under_way |= begun
         try:
             rows = await compute(list(own.values()))
             found = {key: row.copy() for key, row in zip(own, rows, strict=True)}
             for key, row in found.items():
                 self._rows.put(tenant, key, row, row.nbytes + _ROW_OVERHEAD_BYTES)
-                futures[key].set_result(row)
+                begun[tenant, key].row.set_result(row)
         finally:
-            for key, future in futures.items():
-                del self._under_way[tenant, key]
-                future.cancel()  # ends the wait for a row that has not come
+            for place, one in begun.items():
+                if self._under_way.get(place) is one:  # otherwise a call of a higher priority is
+                    del self._under_way[place]
+                one.row.cancel()  # ends the wait for a row that has not come
         self._num_computed += len(found)
         return found
 
@@ -113,13 +124,6 @@ class KeptRows:
         if row is not None:
             self._num_found += 1
         return row
-
-
-async def _aside(num: int, function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Call ``function``: for many sequences in a thread, because the loop is every client's."""
-    if num < NUM_ASIDE:
-        return function(*args)
-    return await asyncio.to_thread(function, *args)
 
 
 def _keys(encoder: str, sequences: Sequence[EncodedText]) -> list[bytes]:

@@ -174,7 +174,11 @@ class ProgramEncoders:
         num_tokens = sum(len(one.tokens) for one in sequences)
         self._spent.take(num_tokens, in_spare_time=whose.order.priority <= SPARE_PRIORITY)
         return await self._kept.rows(
-            self._identity.tenant, encoder.name, sequences, partial(encoder.encode, whose)
+            self._identity.tenant,
+            encoder.name,
+            sequences,
+            partial(encoder.encode, whose),
+            whose.order.priority,
         )
 
 

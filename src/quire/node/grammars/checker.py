@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,13 +22,22 @@ import msgspec
 
 from quire.core.commands import Command, Decode
 from quire.core.decoding import GrammarSpec
-from quire.core.errors import Draining, ErrorRecord, GrammarError, QuireError, from_record
+from quire.core.errors import (
+    Draining,
+    EngineFault,
+    ErrorRecord,
+    GrammarError,
+    QuireError,
+    from_record,
+)
 from quire.core.ids import TenantId
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_limits import GrammarLimits
 from quire.node.grammars.turns import TenantTurns
 from quire.node.grammars.words import in_our_words
 from quire.node.loops import call_on
+
+logger = logging.getLogger(__name__)
 
 NUM_WORKERS = 2
 """Grammars that are checked at the same time, at most one of each tenant."""
@@ -69,9 +79,11 @@ class GrammarChecker:
 
     def __init__(self, trial: GrammarTrial | None = None) -> None:
         self._trial = trial or GrammarHosts(limits=LIMITS)
-        self._turns: TenantTurns[tuple[GrammarSpec, Done]] = TenantTurns(
-            max(1, NUM_WORKERS - 1), MAX_WAITING
+        self._turns: TenantTurns[GrammarSpec] = TenantTurns(
+            max(1, NUM_WORKERS - 1), MAX_WAITING, "grammars"
         )
+        self._asking: dict[tuple[TenantId, bytes], list[Done]] = {}
+        """Who waits for each grammar of a tenant: it is checked once for all of them."""
         self._known: OrderedDict[bytes, GrammarCheck] = OrderedDict()
         self._pool = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="quire-grammars")
         self._lock = threading.Lock()
@@ -82,6 +94,7 @@ class GrammarChecker:
 
         Raises:
             GrammarError: it cannot be used within the limits of time and memory.
+            CapacityError: the system starts no process now.
             QuotaExceeded: too many grammars of the tenant wait already.
         """
         known = self.known(grammar)
@@ -121,10 +134,15 @@ class GrammarChecker:
             QuotaExceeded: too many grammars of the tenant wait already.
             Draining: it is closed.
         """
+        place = tenant, _digest(grammar)
         with self._lock:
             if self._closed:
                 raise _stopping()
-            self._turns.add(tenant, (grammar, done))
+            if (asking := self._asking.get(place)) is not None:
+                asking.append(done)
+                return
+            self._turns.add(tenant, grammar)
+            self._asking[place] = [done]
             self._pool.submit(self._work)
 
     def close(self) -> None:
@@ -143,9 +161,13 @@ class GrammarChecker:
                 taken = self._turns.take()
             if taken is None:
                 return
-            tenant, (grammar, done) = taken
+            tenant, grammar = taken
             try:
-                done(self._outcome(grammar))
+                found = self._outcome(grammar)
+                with self._lock:
+                    asking = self._asking.pop((tenant, _digest(grammar)))
+                for done in asking:
+                    done(found)
             finally:
                 with self._lock:
                     self._turns.done(tenant)
@@ -153,11 +175,19 @@ class GrammarChecker:
     def _outcome(self, grammar: GrammarSpec) -> GrammarCheck:
         if self._closed:
             return GrammarCheck(_stopping().record())
+        if (found := self.known(grammar)) is not None:  # since another tenant has asked for it
+            return found
         known = _GOOD
         try:
             self._trial.try_out(grammar, NUM_TRIAL_TOKENS)
         except GrammarError as exc:
             known = GrammarCheck(in_our_words(exc, grammar).record())
+        except QuireError as exc:  # not the grammar's fault: the next request tries it again
+            return GrammarCheck(exc.record())
+        except Exception as exc:  # a bug of ours; whoever waits for the result must have one
+            logger.exception("a grammar could not be checked")
+            fault = EngineFault(f"the grammar could not be checked ({exc!r}): see the node's log")
+            return GrammarCheck(fault.record())
         with self._lock:
             self._known[_digest(grammar)] = known
             while len(self._known) > _MAX_KNOWN:

@@ -11,6 +11,10 @@ from typing import Any
 
 from quire.core.decoding import GrammarSpec
 
+MAX_STEPS = 100_000
+"""The most parts of a schema that are looked at: references to nested parts have them looked at
+again and again."""
+
 _EMBEDDED = "%json "
 """The mark before a schema in the Lark grammars of chat requests; the schema ends with the line."""
 
@@ -41,7 +45,8 @@ def schemas_of(grammar: GrammarSpec) -> Iterator[Any]:
 def _endless(root: Any) -> str | None:
     """See ``endless_reference``. Walks depth first from the root along required parts, without
     recursion, because a client may chain thousands of references."""
-    way = {"#": _needed(root)}
+    steps = _Steps()
+    way = {"#": _needed(root, steps)}
     finite: set[str] = set()
     while way:
         last = next(reversed(way))
@@ -52,7 +57,7 @@ def _endless(root: Any) -> str | None:
         elif reference in way:
             return reference
         elif reference not in finite:
-            way[reference] = _needed(_target(root, reference))
+            way[reference] = _needed(_target(root, reference), steps)
     return None
 
 
@@ -67,17 +72,30 @@ def _target(root: Any, reference: str) -> Any:
     return found
 
 
-def _needed(schema: Any) -> Iterator[str]:
-    """The local references that every value of ``schema`` follows."""
+class _Steps:
+    def __init__(self) -> None:
+        self._num_left = MAX_STEPS
+
+    def take(self, num: int) -> bool:
+        """Take so many steps; return False if there are not so many left."""
+        self._num_left -= num
+        return self._num_left >= 0
+
+
+def _needed(schema: Any, steps: _Steps) -> Iterator[str]:
+    """The local references that every value of ``schema`` follows, as far as there are
+    ``steps``."""
     waiting = [schema]
-    while waiting:
+    while waiting and steps.take(1):
         part = waiting.pop()
         if not isinstance(part, dict):
             continue
         reference = part.get("$ref")
         if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
             yield reference
-        waiting += _parts_of_every_value(part)
+        parts = _parts_of_every_value(part)
+        if steps.take(len(parts)):
+            waiting += parts
 
 
 def _parts_of_every_value(schema: dict[str, Any]) -> list[Any]:
@@ -89,7 +107,8 @@ def _parts_of_every_value(schema: dict[str, Any]) -> list[Any]:
             parts += choice
     properties, required = schema.get("properties"), schema.get("required")
     if isinstance(properties, dict) and isinstance(required, list):
-        parts += [properties[name] for name in properties if name in required]
+        names = (name for name in required if isinstance(name, str) and name in properties)
+        parts += [properties[name] for name in names]
     num_items = schema.get("minItems")
     if isinstance(num_items, int) and num_items > 0:
         parts.append(schema.get("items"))

@@ -16,9 +16,10 @@ Task = TypeVar("Task")
 
 class TenantTurns(Generic[Task]):
     """Tenants take turns; each may have ``max_running`` running and ``max_waiting`` waiting
-    tasks."""
+    tasks. ``what``: what a task is for, in the plural."""
 
-    def __init__(self, max_running: int, max_waiting: int) -> None:
+    def __init__(self, max_running: int, max_waiting: int, what: str) -> None:
+        self._what = what
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._lines: OrderedDict[TenantId, deque[Task]] = OrderedDict()
@@ -29,8 +30,8 @@ class TenantTurns(Generic[Task]):
         line = self._lines.setdefault(tenant, deque())
         if len(line) >= self._max_waiting:
             raise QuotaExceeded(
-                f"{len(line)} grammars of this tenant wait to be checked; at most "
-                f"{self._max_waiting} are allowed: send them one after the other",
+                f"{len(line)} {self._what} of this tenant wait; at most {self._max_waiting} are "
+                "allowed: send them one after the other",
                 max_waiting=self._max_waiting,
             )
         line.append(task)

@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
+from quire.engine.sampling.grammar_limits import MAX_SOURCE_BYTES
 from quire.node.grammars.endless_schema import endless_reference, schemas_of
 
 _MAX_PLACES = 3
@@ -80,6 +81,8 @@ applies to grammars that contain them."""
 
 def in_our_words(error: GrammarError, grammar: GrammarSpec) -> GrammarError:
     """``error`` with a message that tells the author of ``grammar`` what to change."""
+    if len(grammar.source) > MAX_SOURCE_BYTES:
+        return error  # it says so: nothing else was looked at
     if (reference := endless_reference(grammar)) is not None:
         return GrammarError(
             f"the schema refers to itself without end ({reference}): let a value end somewhere"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.errors import CapacityError, QuotaExceeded, UnknownHandle
+from quire.core.errors import UNREADABLE, CapacityError, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
 from quire.programs.sandbox.messages import Manifest
 from quire.programs.sandbox.program import GuestProgram
@@ -148,8 +148,9 @@ def _head(path: Path, version: tuple[int, int]) -> _Head:
 
 
 def _read(path: Path) -> UploadRecord | None:
-    """The upload in a file; ``None`` if it was deleted meanwhile, or written by another release."""
+    """The upload in a file; ``None`` if it was deleted meanwhile, written by another release, or
+    is damaged."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=UploadRecord)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None

@@ -6,6 +6,7 @@ their records: waits between calls, and the messages that carried them.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class TraceReader:
         self._sessions = sessions
         self._time = time
 
-    def read(self, name: str, tenant: TenantId, *, family: bool = False) -> NodeTrace:
+    async def read(self, name: str, tenant: TenantId, *, family: bool = False) -> NodeTrace:
         """Trace the program or session that ``name`` refers to; with ``family`` those below it too.
 
         Raises:
@@ -78,10 +79,11 @@ class TraceReader:
         traced, messages = found
         if not traced:
             raise _unknown(name)
+        named = [self._named(one, name, roots) for one in traced]
         calls = [call for one in traced for call in (*one.trace.calls, *one.under_way)]
         return NodeTrace(
-            programs=[self._named(one, name, roots) for one in traced],
-            messages=carriers(calls, messages),
+            programs=named,
+            messages=await asyncio.to_thread(carriers, calls, messages),
             unix_s=self._time.now_s(),
             unix_offset_s=self._time.offset_s(),
         )

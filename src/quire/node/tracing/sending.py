@@ -132,7 +132,8 @@ class SpanSender:
         try:
             is_sent = self._export(batch)
         except Exception:
-            logger.exception("spans could not be sent")
+            if not self._is_failing:
+                logger.exception("spans could not be sent")
             is_sent = False
         if is_sent:
             self._num_sent += len(batch)

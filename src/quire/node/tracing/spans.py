@@ -21,7 +21,10 @@ from quire.node.tracing.parents import SpanContext, TraceParents
 from quire.node.tracing.reading import MIN_WAIT_S
 
 MAX_PROGRAMS = 65_536
-"""Programs whose spans are known. Calls of programs that have ended may still come."""
+"""Programs that run whose spans are known."""
+
+_KEPT_ENDS = 1024
+"""Programs whose spans are known beyond their ends: their calls in flight end after them."""
 
 _OPERATIONS = {"decode": "text_completion", "encode": "embeddings"}
 _FAILED = ("failed", ENGINE_WAS_LOST)
@@ -82,13 +85,16 @@ class SpanMaker:
         self._random_bits = random_bits
         self._max_programs = max_programs
         self._programs: OrderedDict[ProgramId, _Program] = OrderedDict()
+        self._ended: OrderedDict[ProgramId, _Program] = OrderedDict()
 
     def spans(self, told: Told) -> Iterator[Span]:
         """The spans that ``told`` completes; none for a program whose start was not reported."""
         if isinstance(told, ProgramStarted):
             self._start(told)
             return
-        program = None if told.program is None else self._programs.get(told.program)
+        program = self._known(told.program)
+        if isinstance(told, ProgramEnd):
+            self._retire(told.program)
         if program is None or not self._is_kept(program, told):
             return
         if isinstance(told, CallRecord):
@@ -97,6 +103,19 @@ class SpanMaker:
             yield self._transfer(program, told)
         else:
             yield self._end(program, told)
+
+    def _known(self, program: ProgramId | None) -> _Program | None:
+        if program is None:
+            return None
+        return self._programs.get(program) or self._ended.get(program)
+
+    def _retire(self, program: ProgramId) -> None:
+        """Keep an ended program for a while, so that it takes no place of one that runs."""
+        ended = self._programs.pop(program, None)
+        if ended is not None:
+            self._ended[program] = ended
+            if len(self._ended) > _KEPT_ENDS:
+                self._ended.popitem(last=False)
 
     def _is_kept(self, program: _Program, told: Told) -> bool:
         """Whether the trace is recorded, as the client has decided."""
@@ -113,7 +132,7 @@ class SpanMaker:
 
     def _start(self, started: ProgramStarted) -> None:
         parent = client = self._parents.of(started.program)
-        above = None if started.parent is None else self._programs.get(started.parent)
+        above = self._known(started.parent)
         if client is None and above is not None:
             parent = above.context
         program = _Program(started, self._new(parent), parent, client is not None)

@@ -160,12 +160,14 @@ class PostgresStore:
             self._connections.check_keeper()
             with self._lock:
                 self._tables.clear()  # another node may have dropped one
+        except psycopg.Error as exc:
+            raise self._unusable(exc) from exc
         try:
             return self._once(job, ends_at)
         except errors.DiskFull as exc:
             raise CapacityError(f"the PostgreSQL vector store is full: {exc}") from exc
         except psycopg.Error as exc:
-            raise self._away(" ".join(str(exc).split())) from exc
+            raise self._unusable(exc) from exc
 
     def _once(self, job: Callable[[Any], T], ends_at: float) -> T:
         connection = self._connections.of_thread(ends_at)
@@ -173,6 +175,9 @@ class PostgresStore:
             result = job(connection)
         self._faults.works()
         return result
+
+    def _unusable(self, exc: psycopg.Error) -> EngineLost:
+        return self._away(" ".join(str(exc).split()))
 
     def _away(self, why: str) -> EngineLost:
         """Log ``why`` the database cannot be used, and return the error for whoever asked."""

@@ -162,29 +162,26 @@ class MessageFormatter:
 
     def _blocks(self) -> list[AnswerBlock]:
         """Return the blocks to which a stream's events add up."""
-        blocks: list[AnswerBlock] = []
-        arguments: dict[int, list[str]] = {}
-        uses: list[AnswerToolUse] = []
+        blocks: list[tuple[AnswerBlock, list[str]]] = []
+        """With the parts of their text, which are joined once: each addition would copy it."""
+        uses: list[list[str]] = []
         for piece in self._pieces:
-            last = blocks[-1] if blocks else None
+            last = blocks[-1][0] if blocks else None
             match piece:
                 case TextPiece(text):
                     if not isinstance(last, AnswerText):
-                        blocks.append(last := AnswerText(text=""))
-                    last.text += text
+                        blocks.append((AnswerText(text=""), []))
+                    blocks[-1][1].append(text)
                 case Reasoning(text):
                     if not isinstance(last, AnswerThinking):
-                        blocks.append(last := AnswerThinking(thinking=""))
-                    last.thinking += text
+                        blocks.append((AnswerThinking(thinking=""), []))
+                    blocks[-1][1].append(text)
                 case CallStarted(_, call_id, name):
-                    use = AnswerToolUse(id=call_id, name=name, input={})
-                    uses.append(use)
-                    blocks.append(use)
+                    uses.append([])
+                    blocks.append((AnswerToolUse(id=call_id, name=name, input={}), uses[-1]))
                 case CallArguments(index, text):
-                    arguments.setdefault(index, []).append(text)
-        for index, parts in arguments.items():
-            uses[index].input = tool_input("".join(parts))
-        return blocks
+                    uses[index].append(text)
+        return [_filled(block, "".join(parts)) for block, parts in blocks]
 
     def _message(self, blocks: list[AnswerBlock]) -> AnswerMessage:
         return AnswerMessage(
@@ -204,6 +201,17 @@ class MessageFormatter:
             output_tokens=self._num_output,
             output_tokens_details=MessageTokensDetails(thinking_tokens=self._num_thinking),
         )
+
+
+def _filled(block: AnswerBlock, text: str) -> AnswerBlock:
+    match block:
+        case AnswerText():
+            block.text = text
+        case AnswerThinking():
+            block.thinking = text
+        case AnswerToolUse():
+            block.input = tool_input(text)
+    return block
 
 
 def tool_input(arguments: str) -> dict[str, Any]:

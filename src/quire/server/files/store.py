@@ -20,7 +20,13 @@ from typing import BinaryIO
 
 import msgspec
 
-from quire.core.errors import ConfigError, NeverWithinQuota, QuotaExceeded, UnknownHandle
+from quire.core.errors import (
+    UNREADABLE,
+    ConfigError,
+    NeverWithinQuota,
+    QuotaExceeded,
+    UnknownHandle,
+)
 from quire.core.ids import TenantId
 from quire.core.scratch import ScratchDirectory
 
@@ -96,7 +102,7 @@ class FileStore:
         for path in self._kept.glob("*.json"):
             try:
                 record = msgspec.json.decode(path.read_bytes(), type=FileRecord)
-            except (OSError, msgspec.DecodeError) as exc:
+            except (OSError, *UNREADABLE) as exc:
                 logger.warning("%s is not the record of a file and is ignored: %s", path, exc)
                 continue
             self._records[record.id] = record

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from quire.server.listening.connections import ConnectionTable
 from quire.server.listening.gathered_writes import GatheredTransport, GatheredWrites
@@ -111,6 +111,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_message = False
         self._forget_dropping()
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, self._cut_short(cycle, app))
+
+    def _cut_short(self, cycle: RequestResponseCycle, app: Any) -> Any:
+        """Return ``app``, whose connection is cut where it gives its client up in the middle of an
+        answer: one that takes nothing, or has lost a part. uvicorn would call that a fault of the
+        application, and keep the connection until the client has taken what is buffered."""
+
+        async def run(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+            is_given_up = cycle.response_started or self.flow.write_paused
+            if is_given_up and not (cycle.response_complete or cycle.disconnected):
+                cycle.disconnected = True
+                self.transport.abort()
+
+        return run
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -5,6 +5,7 @@ A caller sees only the programs and sessions of its own tenant.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -28,5 +29,7 @@ async def get_trace(request: Request, program: Name, family: Family = False) -> 
     """The latest calls of a program or session, what it waited for between them, and the engines'
     messages that carried them. After its end it is available as long as its record is kept."""
     node = context_of(request).node
-    body = trace_body(node.traces.read(program, caller_of(request), family=family))
-    return Response(body.to_json(), media_type="application/json")
+    trace = await node.traces.read(program, caller_of(request), family=family)
+    # a family may have 65,536 calls, and the loop is every client's
+    body = await asyncio.to_thread(lambda: trace_body(trace).to_json())
+    return Response(body, media_type="application/json")

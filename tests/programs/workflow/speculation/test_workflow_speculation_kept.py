@@ -43,6 +43,7 @@ def test_a_node_that_is_killed_loses_little(tmp_path: Path) -> None:
     "content",
     [
         b"{",
+        b'{"version":1,"applications":{"\xff":{"template":"t","seen":{}}}}',
         b'{"version":1}',
         b'{"version":1,"applications":{"a":{"template":"t","seen":{"x":[9,1]}}}}',
     ],

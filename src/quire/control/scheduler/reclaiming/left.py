@@ -6,7 +6,7 @@ engine for one holder alone; must not know what claims them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from quire.control.commands.host_commands import HostCommands
 from quire.control.engines.state import EngineState
@@ -21,24 +21,26 @@ class LeftContents:
         self._engine = engine
         self._host = host
 
-    def contents(self) -> list[Content]:
+    def contents(self) -> Iterator[Content]:
         """The contents that can be moved out: of exports that were left to their tenants alone, and
-        of leases."""
-        exports = self._host.exports.left(self._engine.id)
-        contents = [content for export in exports for content in self._own(export)]
+        of leases. Found one by one: there may be thousands of exports, and few are needed."""
+        for export in self._host.exports.left(self._engine.id):
+            yield from self._own(export)
         if len(self._host.leases):
-            contents += self._leased()
-        return contents
+            yield from self._leased()
 
     def move_out(self, num_blocks: int) -> bool:
         """Move contents to the host; if that is full, remove exports that were not used for
         longest. Stops at ``num_blocks``; returns False if there was nothing."""
         memory = self._engine.memory
-        num_freed = 0
+        num_found = num_freed = 0
         for content in self.contents():
+            num_found += 1
             num_freed += memory.descent.move_out(content)
             if num_freed >= num_blocks:
                 return True
+        if not num_found:
+            return False
         for export in self._host.exports.left(self._engine.id):
             if num_freed >= num_blocks:
                 break

@@ -8,6 +8,7 @@ all. ``claim`` states what a claim must not touch, and why some command always g
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from quire.control.commands.host_commands import HostCommands
 from quire.control.engines.decode_run import DecodeRun
@@ -66,11 +67,12 @@ class Reclaimer:
     def _is_enough(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
         """Whether all that may be moved out makes ``num_blocks``. If not, nothing is touched: a
         claim that cannot be met would drop, message after message, what others compute again."""
-        num_movable = len(self._left.contents())
+        left = list(islice(self._left.contents(), num_blocks))
+        num_movable = len(left)
         if num_movable >= num_blocks:
             return True
         num_host: int | None = None
-        for content in self._candidates(claim, kept):
+        for content in self._candidates(claim, kept, left):
             if content.canonical and content.tokens:
                 num_movable += 1
             else:
@@ -83,9 +85,11 @@ class Reclaimer:
                 return True
         return False
 
-    def _candidates(self, claim: Claim, kept: set[Entry]) -> Iterator[Content]:
-        """The contents that ``reclaim`` could move out for ``claim``, each once."""
-        seen = {id(content) for content in self._left.contents()}
+    def _candidates(
+        self, claim: Claim, kept: set[Entry], left: Iterable[Content]
+    ) -> Iterator[Content]:
+        """The contents beside ``left`` that ``reclaim`` could move out for ``claim``, each once."""
+        seen = set(map(id, left))
         for content in self._each_candidate(claim, kept):
             if id(content) not in seen:
                 seen.add(id(content))

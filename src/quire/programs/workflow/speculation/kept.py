@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import UNREADABLE, InvalidArgument
 from quire.programs.workflow.speculation.experience import MAX_COUNTED
 
 MAX_COMPONENTS = 16384
@@ -59,7 +59,7 @@ class KeptExperience:
             read = msgspec.json.decode(self._path.read_bytes(), type=_File)
             for name, one in read.applications.items():
                 _check(name, one.template, one.seen)
-        except (OSError, msgspec.DecodeError, InvalidArgument) as exc:
+        except (OSError, *UNREADABLE, InvalidArgument) as exc:
             _log.warning("%s is not used, speculation learns anew: %s", self._path, exc)
             return
         with self._lock:
