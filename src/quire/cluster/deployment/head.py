@@ -101,11 +101,12 @@ class RayHead:
         """Start the head, unless it runs; return when it accepts actors.
 
         Raises:
-            EngineLost: it ended, or does not answer.
+            EngineLost: it ended, does not answer, or finds its ports in use.
         """
         if self.is_running():
             return
         self.stop()  # remove what a killed head has left
+        self._check_free()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._token.exists():
             write_private(self._token, secrets.token_hex(32).encode())
@@ -159,6 +160,15 @@ class RayHead:
         written = [f"--{name}={value}" for name, value in options.items()]
         flags = [f"--{name}" for name in ("head", "block", "disable-usage-stats", "no-monitor")]
         return [sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *written]
+
+    def _check_free(self) -> None:
+        """What listens there already would be taken for this head."""
+        for port in (self._spec.port, self._spec.port + _NODE_MANAGER):
+            if _answers(port):
+                raise EngineLost(
+                    f"Ray's head cannot start: something listens on the port {port}, such as the "
+                    "Ray of another cluster; choose other ports with ray.port, or end that"
+                )
 
     def _wait(self, process: ProcessIdentity | None) -> None:
         end_s = time.monotonic() + _START_TIMEOUT_S
