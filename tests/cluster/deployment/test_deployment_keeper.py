@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from quire.cluster.deployment.child import running_child
 from quire.cluster.deployment.folder import StartRecord, process_folder, process_folders
 from quire.cluster.deployment.hosting import readiness_of
 from quire.cluster.deployment.keeper import Keeper, Readiness
+from quire.cluster.deployment.ports import is_taken
 from quire.cluster.deployment.process import ProcessSpec
 from quire.cluster.deployment.running import ProcessIdentity, identify, is_running
 from quire.cluster.deployment.sweeping import end_unkept, sweep_machine, unkept_states
@@ -285,6 +287,19 @@ async def test_a_machine_without_the_files_folder_is_named(state_dir: Path) -> N
     async with keeping(kept):
         state = await until(kept, lambda state: state.phase == "waiting")
     assert "/no/such/folder" in state.detail
+
+
+async def test_another_process_at_its_port_is_not_taken_for_it(state_dir: Path) -> None:
+    """It would answer that it is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        kept, folder = keeper(spec(port=port), state_dir, is_taken=is_taken)
+        async with keeping(kept):
+            state = await until(kept, lambda state: state.phase == "waiting")
+            assert f"something else listens at http://127.0.0.1:{port}" in state.detail
+            assert folder.record() is None
+            other.close()
+            await until(kept, lambda state: state.phase == "ready")
 
 
 async def test_what_nobody_keeps_is_seen_and_ended_and_nothing_else(state_dir: Path) -> None:

@@ -187,7 +187,7 @@ AT_MACHINE = edited("name: small\n", "name: small\nlisten: machine\n")
 
 REFUSED = {
     "no mapping": ("[]", "the file is []: write a mapping with name, nodes"),
-    "not YAML": ("name: [", "is not valid YAML"),
+    "not YAML": ("name: x\n  nodes: [", "mapping values are not allowed here at line 2, column 8"),
     "a tag": ("name: !!python/object:os.x {}", "is not valid YAML"),
     "an alias": ("a: &a [1]\nb: *a", "aliases are not read (line 2)"),
     "a key twice": (SMALL + "name: other\n", "the key 'name' occurs twice (line 6)"),
