@@ -101,7 +101,10 @@ def test_one_that_cannot_start_is_told_with_what_it_has_said(head: RayHead, port
     assert head._record() is None
 
 
-def test_the_ray_of_another_cluster_is_not_taken_for_its_own(head: RayHead, port: int) -> None:
+def test_the_ray_of_another_cluster_is_not_taken_for_its_own(
+    head: RayHead, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "_FREE_TIMEOUT_S", 0.0)
     other = head_module._NODE_MANAGER + port
     with (
         socket.create_server(("127.0.0.1", port)),

@@ -40,6 +40,7 @@ _NODE_MANAGER = 2
 _FIRST_WORKER = 10
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 15.0
+_FREE_TIMEOUT_S = 5.0
 _INTERVAL_S = 0.1
 _TOKEN = "ray.token"
 
@@ -166,13 +167,16 @@ class RayHead:
         return self._spec.port, self._spec.port + _NODE_MANAGER
 
     def _check_free(self) -> None:
-        """What listens there already would be taken for this head."""
-        for port in self._ports():
-            if is_taken(_HOST, port):
+        """What listens there already would be taken for this head. Processes of a former one may
+        still be ending."""
+        end_s = time.monotonic() + _FREE_TIMEOUT_S
+        while taken := [port for port in self._ports() if is_taken(_HOST, port)]:
+            if time.monotonic() > end_s:
                 raise EngineLost(
-                    f"Ray's head cannot start: something listens on the port {port}, such as the "
-                    "Ray of another cluster; choose other ports with ray.port, or end that"
+                    f"Ray's head cannot start: something listens on the port {taken[0]}, such as "
+                    "the Ray of another cluster; choose other ports with ray.port, or end that"
                 )
+            time.sleep(_INTERVAL_S)
 
     def _wait(self, process: ProcessIdentity | None) -> None:
         end_s = time.monotonic() + _START_TIMEOUT_S
