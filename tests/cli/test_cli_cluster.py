@@ -16,14 +16,16 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 from cli_invoke import Ran, invoke
 
+from quire.cli.cluster import _detail
 from quire.cli.cluster_options import cluster_commands
 from quire.cluster.deployment.expansion import Expansion, KeyFileContents, make_keys, make_state_dir
 from quire.cluster.deployment.folder import process_folder
 from quire.cluster.deployment.keeper import Keeper, Readiness
-from quire.cluster.deployment.process import ProcessSpec
+from quire.cluster.deployment.process import ProcessSpec, ProcessState
 from quire.cluster.deployment.reading import read_cluster
 from quire.cluster.deployment.running import identify
 from quire.cluster.deployment.sweeping import end_unkept
@@ -171,6 +173,15 @@ def test_what_has_ended_without_ray_is_shown_and_removed(capsys: Capture, base: 
     assert "start node-0: it does not run" in run(capsys, base, "up", "--dry-run").out
     assert run(capsys, base, "down").out == "local is down\n"
     assert not base.exists()
+
+
+def test_what_was_ended_on_request_has_no_last_words() -> None:
+    state = ProcessState(
+        name="node-0", group="node", kind="node", digest="", phase="stopped", url="", said=("bye",)
+    )
+    assert _detail(state) == ""
+    waits = msgspec.structs.replace(state, phase="waiting", detail="it ended by itself")
+    assert _detail(waits) == "it ended by itself; it last said: bye"
 
 
 def test_down_of_what_is_not_up_says_so(capsys: Capture, base: Path) -> None:

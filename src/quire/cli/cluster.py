@@ -154,8 +154,9 @@ def _table(report: ClusterReport, now_unix_s: float) -> Table:
 
 
 def _detail(state: ProcessState) -> str:
-    """The detail of a process, with its last words if it does not run."""
-    if state.pid is not None or not state.said:
+    """The detail of a process, with its last words if it has ended unasked."""
+    has_ended = state.pid is None and state.detail and state.phase != "unknown"
+    if not has_ended or not state.said:
         return state.detail
     return f"{state.detail}; it last said: {state.said[-1]}"
 
