@@ -58,6 +58,8 @@ STRATEGIES = {
 RATES, QUICK_RATES = (1.0, 2.0), (1.0,)
 NUM_REQUESTS, QUICK_REQUESTS, ROUNDS = 120, 20, 3
 NUM_ALONE, ALONE_S = 12, 1.5
+_FIRST_ALONE = 1 << 20
+"""The seed of the requests that come alone in round 0: no round has it."""
 VOCABULARY = 1536
 """Of the shipped model."""
 LINK = LinkCost(bytes_per_s=1e9)
@@ -87,8 +89,9 @@ def load_of(rate: float, num_requests: int, seed: int) -> RequestLoad:
 
 
 def alone_of(seed: int) -> RequestLoad:
+    """Return the requests that come alone before the load of ``seed``."""
     lengths = Lengths(PROMPTS.mean), Lengths(2)
-    return RequestLoad(NUM_ALONE, 1 / ALONE_S, *lengths, seed=~seed)
+    return RequestLoad(NUM_ALONE, 1 / ALONE_S, *lengths, seed=_FIRST_ALONE + seed)
 
 
 # -- real nodes ------------------------------------------------------------------------------------

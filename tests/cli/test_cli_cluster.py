@@ -16,14 +16,16 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 from cli_invoke import Ran, invoke
 
+from quire.cli.cluster import _detail
 from quire.cli.cluster_options import cluster_commands
 from quire.cluster.deployment.expansion import Expansion, KeyFileContents, make_keys, make_state_dir
 from quire.cluster.deployment.folder import process_folder
 from quire.cluster.deployment.keeper import Keeper, Readiness
-from quire.cluster.deployment.process import ProcessSpec
+from quire.cluster.deployment.process import ProcessSpec, ProcessState
 from quire.cluster.deployment.reading import read_cluster
 from quire.cluster.deployment.running import identify
 from quire.cluster.deployment.sweeping import end_unkept
@@ -92,6 +94,40 @@ def test_a_dry_run_shows_the_steps_and_leaves_nothing(capsys: Capture, base: Pat
     assert not base.exists()
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("nosuch", "no strategy 'nosuch' is shipped"),
+        ("mine.py:route", "SyntaxError: '(' was never closed"),
+        ("mine.py:other", "SyntaxError"),
+        ("missing.py", "'missing.py' cannot be read"),
+        ("{strategy: cache_aware, strategy_options: {max_extr: 1}}", "takes the options"),
+    ],
+)
+def test_a_strategy_that_routers_would_refuse_is_refused_before(
+    capsys: Capture, tmp_path: Path, strategy: str, told: str
+) -> None:
+    """A router that is replaced by one that cannot start serves nobody."""
+    (tmp_path / "mine.py").write_text("async def route(request, engines")
+    given = strategy[1:-1] if strategy.startswith("{") else f"strategy: {strategy}"
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"name: x\nnodes: [{{port: 8101}}]\nrouters: {{port: 8100, {given}}}\n")
+    ran = invoke(capsys, "up", str(file), "--dry-run", "--state-dir", str(tmp_path / "state"))
+    assert ran.code == 2
+    assert "routers.strategy: " in ran.err
+    assert told in ran.err
+
+
+def test_a_strategy_that_this_machine_cannot_try_is_left_to_the_routers(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    given = "strategy: missing.py, environment: {PYTHONPATH: /mine}"
+    file.write_text(f"name: x\nnodes: [{{port: 8101}}]\nrouters: {{port: 8100, {given}}}\n")
+    ran = invoke(capsys, "up", str(file), "--dry-run", "--state-dir", str(tmp_path / "state"))
+    assert ran.code == 0, ran.err
+
+
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_up_names_the_extra(capsys: Capture, base: Path) -> None:
     ran = run(capsys, base, "up")
@@ -130,10 +166,22 @@ def test_what_has_ended_without_ray_is_shown_and_removed(capsys: Capture, base: 
     (process,) = json.loads(ran.out)["processes"]
     assert (process["name"], process["phase"], process["pid"]) == ("node-0", "stopped", None)
     assert process["detail"] == "it has ended, and nothing keeps it"
-    assert run(capsys, base, "status").out.endswith("Ray is not running: 'quire up' starts it\n")
+    (base / "local" / "processes" / "node-0" / "log").write_text("loading\nno such model\n")
+    shown = run(capsys, base, "status").out
+    assert shown.endswith("Ray is not running: 'quire up' starts it\n")
+    assert "it last said: no such model" in " ".join(shown.split())
     assert "start node-0: it does not run" in run(capsys, base, "up", "--dry-run").out
     assert run(capsys, base, "down").out == "local is down\n"
     assert not base.exists()
+
+
+def test_what_was_ended_on_request_has_no_last_words() -> None:
+    state = ProcessState(
+        name="node-0", group="node", kind="node", digest="", phase="stopped", url="", said=("bye",)
+    )
+    assert _detail(state) == ""
+    waits = msgspec.structs.replace(state, phase="waiting", detail="it ended by itself")
+    assert _detail(waits) == "it ended by itself; it last said: bye"
 
 
 def test_down_of_what_is_not_up_says_so(capsys: Capture, base: Path) -> None:

@@ -18,13 +18,16 @@ from typing import Any
 import msgspec
 from http_peer import Asked, Cut, HttpPeer, Said, refused, said
 
+from quire.core.errors import EngineLost
 from quire.server.answers.resuming.told_tokens import (
     COMMENT,
+    ENGINE_LOST,
     TELLS_HEADER,
     PartialAnswer,
     ToldChunk,
 )
 from quire.server.answers.resuming.told_whole import WHOLE, WholeHead
+from quire.server.events import DATA_EVENTS
 from quire.server.microserving.headers import RECEIVED_HEADER
 
 MODEL = "stand-in"
@@ -89,6 +92,9 @@ class StandInNode:
         """Cleared: it accepts requests and answers none, as a stopped process does."""
         self.cut_after: int | None = None
         """Its next answers break off after so many tokens."""
+        self.loses_engine = False
+        """Whether its told streams are cut as by a node whose engine is lost, and not as by a node
+        that is."""
         self.padding = ""
         """In the body of each told answer that is not streamed."""
         self.failure: tuple[int, str] | None = None
@@ -348,6 +354,9 @@ class StandInNode:
             if self.tokens is not None:
                 await self.tokens.acquire()
             yield name + _event({"id": key, "of": token, "sequence_number": next(numbers)})
+            if cut_after == number and self.loses_engine:
+                yield ENGINE_LOST + b"\n\n" + _FAILURES[asked.path]
+                return
             if cut_after == number:
                 raise Cut
             ids = tuple(map(ord, prompt + before)) if number == 0 else ()
@@ -366,6 +375,13 @@ class StandInNode:
 _LAST_EVENTS = {
     "/v1/messages": b"event: message_stop\n\n",
     "/v1/responses": b"event: response.completed\n\n",
+}
+
+
+_FAILURES = {
+    "/v1/chat/completions": b"".join(DATA_EVENTS.errors(EngineLost("killed"))) + DATA_EVENTS.done,
+    "/v1/messages": b"event: error\ndata: {}\n\n",
+    "/v1/responses": b"event: response.failed\ndata: {}\n\n",
 }
 
 

@@ -12,9 +12,10 @@ from quire.cluster.passing.following import FollowedAnswer, _first_place
 from quire.cluster.passing.resuming import ResumingAnswer, resumable
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
+from quire.server.events import DATA_EVENTS
 
 DONE = b"data: [DONE]\n\n"
-LOSS = b'data: {"error":{"message":"gone","code":"engine_lost"}}\n\n'
+(LOSS,) = DATA_EVENTS.errors(EngineLost("gone"))
 
 
 def event(token: int, prompt: bytes = b"") -> bytes:
@@ -130,6 +131,24 @@ async def test_a_loss_is_left_to_the_reader_and_what_follows_passes_as_well() ->
     assert told[2:] == [b"data: [DONE]", b""]
 
 
+async def test_what_came_with_a_loss_is_passed_on_and_what_follows_it_is_not() -> None:
+    answer, next_answer = FeltAnswer("a"), FeltAnswer("b")
+    found, client = stream(answer, next_answer)
+    assert answer.arrive(event(1, b',"prompt_token_ids":[7]'))
+    assert not answer.arrive(event(2) + LOSS)
+    assert await found.read() == shown(2)
+    assert not answer.arrive(DONE), "the end of the stream that was lost"
+    reading = asyncio.create_task(found.read())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert found.at == "b"
+    assert list(map(list, found.generated or ())) == [[1, 2]]
+    assert next_answer.arrive(DONE)
+    next_answer.pieces.put_nowait(b"")
+    assert await reading == b""
+    assert client.seen == shown(1) + DONE
+
+
 async def test_a_stream_that_ends_before_its_end_is_lost() -> None:
     answer = FeltAnswer("a")
     found, _ = stream(answer)
@@ -150,7 +169,10 @@ async def test_the_loss_of_a_programs_node_is_left_to_the_reader_too() -> None:
     reading = asyncio.create_task(found.read())
     said = b'id: 1\ndata: {"type": "message", "text": "an \\"engine_lost\\""}\n\n'
     assert answer.arrive(said)
-    assert not answer.arrive(b'data: {"type": "error", "code": "engine_lost"}\n\n')
+    last = b'id: 2\ndata: {"type": "message", "text": "x"}\n\n'
+    assert not answer.arrive(last + b'data: {"type": "error", "code": "engine_lost"}\n\n')
+    assert await reading == last
+    reading = asyncio.create_task(found.read())
     for _ in range(10):
         await asyncio.sleep(0)
     assert found.at == "b"

@@ -83,10 +83,11 @@ NUMBERS = re.compile(r'"sequence_number":(\d+)')
 
 
 @pytest.mark.parametrize("num_before", [1, 5, NUM_TOKENS - 1])
+@pytest.mark.parametrize("loses_engine", [False, True], ids=["node lost", "engine lost"])
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_client_sees_one_stream(path: str, num_before: int) -> None:
+async def test_the_client_sees_one_stream(path: str, loses_engine: bool, num_before: int) -> None:
     async with world(3, resumes=True) as w:
-        w.nodes[0].cut_after = num_before
+        w.nodes[0].cut_after, w.nodes[0].loses_engine = num_before, loses_engine
         told = events(await chat(w, path))
         assert told == expected(told[0]["id"])
         begun = [node.begun_behind for node in w.nodes if node.begun_behind]

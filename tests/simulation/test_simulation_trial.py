@@ -83,6 +83,24 @@ def test_a_launched_program_counts_with_its_launcher() -> None:
     assert (one.num_calls, one.num_prefilled_tokens) == (4, 4 + 4 + 11 + 10)
 
 
+@pytest.mark.parametrize(
+    ("launcher", "ended_s"), [((CallPlan(4, 2),), 2 + 9), ((), 9)], ids=["calls", "only waits"]
+)
+def test_a_program_ends_with_the_last_call_of_those_that_it_launched(
+    launcher: tuple[CallPlan, ...], ended_s: float
+) -> None:
+    after = tuple(range(len(launcher)))
+    (one,) = play((*launcher, CallPlan(4, 9, after=after, thread=1, member=1))).outcomes
+    assert one.error is None
+    assert one.ended_s == one.service_s == ended_s
+    assert one.num_prefilled_tokens == 4 * (1 + len(launcher))
+
+
+def test_a_call_behind_no_other_waits_from_the_arrival_on() -> None:
+    (one,) = play((CallPlan(4, 9), CallPlan(4, 10, wait_s=3.0, thread=1)), times_s=[5.0]).outcomes
+    assert one.ended_s == 5.0 + 3 + 10
+
+
 def test_who_finds_no_place_waits() -> None:
     outcomes = play((CallPlan(4, 5),), (CallPlan(4, 3),), max_sequences=1).outcomes
     assert [one.ended_s for one in outcomes] == [5.0, 8.0]

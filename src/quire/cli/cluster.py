@@ -149,8 +149,16 @@ def _table(report: ClusterReport, now_unix_s: float) -> Table:
         figures = ("", "") if load is None else (str(load.num_running), str(load.num_waiting))
         pid = "" if state.pid is None else str(state.pid)
         row = (state.name, state.phase, state.machine, pid, state.url, since, str(state.restarts))
-        shown.add_row(*row, *figures, escaped(state.detail))
+        shown.add_row(*row, *figures, escaped(_detail(state)))
     return shown
+
+
+def _detail(state: ProcessState) -> str:
+    """The detail of a process, with its last words if it has ended unasked."""
+    has_ended = state.pid is None and state.detail and state.phase != "unknown"
+    if not has_ended or not state.said:
+        return state.detail
+    return f"{state.detail}; it last said: {state.said[-1]}"
 
 
 def _scaling_lines(report: ClusterReport, now_unix_s: float) -> list[str]:

@@ -9,6 +9,7 @@ import typer
 
 from quire.cli.cluster import File, RolloutLines, StateDir, deployment_of, lines_of
 from quire.cli.cluster_options import cluster_commands
+from quire.cli.cluster_strategy import check_strategy
 from quire.cli.console import escaped, output
 
 
@@ -34,6 +35,7 @@ def up(
         quire up cluster.yaml --dry-run
     """
     cluster, deployment = deployment_of(file, state_dir, cluster_commands())
+    check_strategy(cluster)
     if dry_run:
         waves = deployment.plan()
         for number, wave in enumerate(waves, start=1):

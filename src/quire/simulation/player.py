@@ -103,8 +103,10 @@ class Player:
         self._behind: list[list[int]] = [[] for _ in plan.calls]
         self._num_extended = [0] * len(plan.calls)
         self._num_left = [0] * len(members)
+        self._num_left[0] = len(plan.calls)  # it waits for those that it has launched
         for number, call in enumerate(plan.calls):
-            self._num_left[call.member] += 1
+            if call.member:
+                self._num_left[call.member] += 1
             for before in set(call.after):
                 self._behind[before].append(number)
             if call.extends is not None:
@@ -123,7 +125,15 @@ class Player:
         """Begin the program, which arrives now."""
         for number, num_before in enumerate(self._num_before):
             if not num_before:
-                self._make(number)
+                self._make_later(number)
+
+    def _make_later(self, number: int) -> None:
+        """Make call ``number``, of which nothing is missing any more, after its wait."""
+        wait_s = self.plan.calls[number].wait_s
+        if wait_s:
+            self._stage.after(wait_s, lambda: self._make(number))
+        else:
+            self._make(number)
 
     def _make(self, number: int) -> None:
         """Make call ``number`` now, unless the program has failed meanwhile."""
@@ -171,6 +181,8 @@ class Player:
     def _launch(self, member: int) -> None:
         if member in self._started:
             return
+        if member:
+            self._launch(0)
         self._started.add(member)
         program = self.members[member]
         self._works.join(program, self._work)
@@ -216,17 +228,14 @@ class Player:
         if self._num_extended[number]:
             self._contexts[number] = call
         self._call(plan.member, CloseQueue(QueueId(number)))
-        self._num_left[plan.member] -= 1
-        if not self._num_left[plan.member]:
-            self._end(plan.member)
+        for member in sorted({plan.member, 0}, reverse=True):
+            self._num_left[member] -= 1
+            if not self._num_left[member]:
+                self._end(member)
         for behind in self._behind[number]:
             self._num_before[behind] -= 1
             if not self._num_before[behind]:
-                wait_s = self.plan.calls[behind].wait_s
-                if wait_s:
-                    self._stage.after(wait_s, lambda behind=behind: self._make(behind))  # type: ignore[misc]
-                else:
-                    self._make(behind)
+                self._make_later(behind)
 
     def fail(self, error: str) -> None:
         """End the program as failed, as a call of it has failed, and all that still runs of it."""

@@ -70,6 +70,7 @@ def keeper(
     environment: Mapping[str, str] = os.environ,
     tell: Callable[[str, ProcessSpec], str] = lambda url, spec: "",
     commands: list[list[str]] | None = None,
+    is_taken: Callable[[str, int], bool] = lambda host, port: False,
 ) -> tuple[Keeper, ProcessFolder]:
     async def probe(url: str) -> Readiness:
         return Readiness(is_ready(), "" if is_ready() else why_not())
@@ -94,6 +95,7 @@ def keeper(
         probe=probe,
         tell=told,
         clock=clock or QuickClock(),
+        is_taken=is_taken,
         command_of=command_of,
         times=KeeperTimes(probe_s=0.5, lock_s=0.2, kill_margin_s=kill_margin_s),
     )

@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pretended_keepers import Told
+from pretended_keepers import PretendedKeepers, Told
 
+from quire.cluster.deployment import deployment as deployment_module
 from quire.cluster.deployment import head as head_module
 from quire.cluster.deployment.deployment import Deployment
-from quire.cluster.deployment.expansion import make_state_dir
+from quire.cluster.deployment.expansion import Expansion, make_state_dir
 from quire.cluster.deployment.head import RayHead
 from quire.cluster.deployment.options import CommandOptions
 from quire.cluster.deployment.ray_cluster import RayCluster
 from quire.cluster.deployment.reading import Commands, read_cluster
+from quire.cluster.deployment.scaling import ScalingState
 from quire.cluster.deployment.spec import NUM_HEAD_PORTS, OwnHead
-from quire.core.errors import EngineLost
+from quire.core.errors import EngineLost, PoolExhausted
 
 LISTENS = """
 import socket, sys, threading
@@ -91,12 +93,25 @@ def test_a_head_is_started_once_and_ends_with_all_that_it_has(head: RayHead) -> 
 
 
 def test_one_that_cannot_start_is_told_with_what_it_has_said(head: RayHead, port: int) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        with pytest.raises(EngineLost, match=r"did not start on the ports(.|\n)*already in use"):
+            head.start()
+    assert not head.is_running()
+    assert head._record() is None
+
+
+def test_the_ray_of_another_cluster_is_not_taken_for_its_own(
+    head: RayHead, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "_FREE_TIMEOUT_S", 0.0)
+    other = head_module._NODE_MANAGER + port
     with (
         socket.create_server(("127.0.0.1", port)),
-        pytest.raises(EngineLost, match=r"did not start on the ports(.|\n)*already in use"),
+        socket.create_server(("127.0.0.1", other)),
+        pytest.raises(EngineLost, match=f"something listens on the port {port}, .* ray.port"),
     ):
         head.start()
-    assert not head.is_running()
     assert head._record() is None
 
 
@@ -106,12 +121,12 @@ COMMANDS = Commands(
 )
 
 
-def deployment(tmp_path: Path, ray: str) -> Deployment:
+def deployment(tmp_path: Path, ray: str, more: str = "") -> Deployment:
     file = tmp_path / "cluster.yaml"
-    open_to_all = "    options: {no-auth: true}\n"
+    open_to_all = "options: {no-auth: true}"
     file.write_text(
-        f"name: small\nray: {ray}\nnodes:\n  - port: 8101\n{open_to_all}"
-        f"routers:\n    port: 8000\n{open_to_all}"
+        f"name: small\nray: {ray}\nnodes:\n  - {{port: 8101, {more}{open_to_all}}}\n"
+        f"routers: {{port: 8000, {open_to_all}}}\n"
     )
     state_dir = tmp_path / "state"
     make_state_dir(state_dir)
@@ -153,3 +168,42 @@ def test_a_cluster_on_anothers_ray_is_not_ended_while_that_does_not_answer(
     with pytest.raises(EngineLost, match="Ray does not answer"):
         made.down(Told())
     assert (tmp_path / "state").exists()
+
+
+class ScaledKeepers(PretendedKeepers):
+    """Those of a cluster whose autoscaler is a name in ``done``."""
+
+    def __enter__(self) -> ScaledKeepers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def stop_scaling(self) -> None:
+        self.done.append("stop scaling")
+
+    def start_scaling(self, expansion: Expansion) -> None:
+        self.done.append("start scaling")
+
+    def scaling(self) -> ScalingState | None:
+        return ScalingState() if self.done[-1:] == ["start scaling"] else None
+
+
+def test_a_failed_change_of_a_scaled_cluster_says_that_nothing_scales_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keepers = ScaledKeepers(num_places=1)
+    monkeypatch.setattr(Deployment, "_connected", lambda _: keepers)
+    monkeypatch.setattr(deployment_module, "require_ray", lambda: None)
+    monkeypatch.setattr("quire.cluster.deployment.rollout._INTERVAL_S", 0.0)
+    monkeypatch.setattr("quire.cluster.deployment.report.node_loads", lambda *_: {})
+    made = deployment(tmp_path, "{address: 10.0.0.1:6379}", "autoscale: {max: 2}, ")
+    told = Told()
+    with pytest.raises(PoolExhausted):
+        made.up(told)
+    assert "keep their number of nodes until 'quire up' has succeeded" in told.changes[-1]
+    assert made.status().ray == "runs, but no autoscaler answers: if that lasts, run 'quire up'"
+    keepers.num_places = 2
+    assert made.up(Told()).ray == "runs"
+    assert keepers.done[-1] == "start scaling"
+    assert made.status().ray == "runs"

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import signal
+import socket
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -17,13 +18,19 @@ import pytest
 from small_processes import BROKEN, SLEEPS, STUBBORN, QuickClock, eventually, keeper, spec, until
 
 from quire.cluster.deployment.child import running_child, start_child
-from quire.cluster.deployment.folder import ProcessFolder, process_folder, process_folders
+from quire.cluster.deployment.folder import (
+    ProcessFolder,
+    StartRecord,
+    process_folder,
+    process_folders,
+)
 from quire.cluster.deployment.hosting import readiness_of
 from quire.cluster.deployment.keeper import Keeper, Readiness
+from quire.cluster.deployment.ports import is_taken
 from quire.cluster.deployment.process import ProcessSpec
 from quire.cluster.deployment.running import ProcessIdentity, identify, is_running
 from quire.cluster.deployment.spawning import spawn
-from quire.cluster.deployment.sweeping import end_unkept, unkept_states
+from quire.cluster.deployment.sweeping import end_unkept, sweep_machine, unkept_states
 from quire.core.errors import EngineLost
 
 
@@ -362,6 +369,19 @@ async def test_a_machine_without_the_files_folder_is_named(state_dir: Path) -> N
     assert "/no/such/folder" in state.detail
 
 
+async def test_another_process_at_its_port_is_not_taken_for_it(state_dir: Path) -> None:
+    """It would answer that it is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        kept, folder = keeper(spec(port=port), state_dir, is_taken=is_taken)
+        async with keeping(kept):
+            state = await until(kept, lambda state: state.phase == "waiting")
+            assert f"something else listens at http://127.0.0.1:{port}" in state.detail
+            assert folder.record() is None
+            other.close()
+            await until(kept, lambda state: state.phase == "ready")
+
+
 async def test_what_nobody_keeps_is_seen_and_ended_and_nothing_else(state_dir: Path) -> None:
     kept, _ = keeper(spec("node-0"), state_dir)
     left, _ = keeper(spec("node-1", port=8102), state_dir)
@@ -374,6 +394,17 @@ async def test_what_nobody_keeps_is_seen_and_ended_and_nothing_else(state_dir: P
         assert await asyncio.to_thread(end_unkept, state_dir) == ["node-1"]
         assert [folder.name for folder in process_folders(state_dir)] == ["node-0"]
         assert running_child(process_folder(state_dir, "node-0")) is not None
+
+
+def test_of_a_machine_that_is_swept_nothing_is_left(tmp_path: Path) -> None:
+    first, other = (tmp_path / machine / "quire" / "small" for machine in ("first", "other"))
+    for state_dir in (first, other):
+        process_folder(state_dir, "node-0").make()
+    (first / "admin.key").touch()
+    assert sweep_machine(first) == sweep_machine(other) == []
+    assert [path.name for path in first.iterdir()] == ["admin.key"]
+    assert list((tmp_path / "other").iterdir()) == []
+    assert sweep_machine(other) == []
 
 
 async def test_an_id_that_another_process_has_now_is_left_alone(state_dir: Path) -> None:
@@ -400,3 +431,17 @@ async def test_a_long_log_is_cut(state_dir: Path, monkeypatch: pytest.MonkeyPatc
         old = folder.path / "log.1"
         await eventually(lambda: old.exists() and folder.log.stat().st_size == 0)
     assert old.stat().st_size == 201
+
+
+def test_what_is_said_after_a_log_was_cut_is_told(state_dir: Path) -> None:
+    """The process began far behind the end that its log has now."""
+    folder = process_folder(state_dir, "node-0")
+    folder.make()
+    folder.log.write_text("before\n" * 100)
+    record = StartRecord(
+        spec=spec(), url="http://127.0.0.1:1", boot_id="", started_unix_s=0.0, log_start=700
+    )
+    folder.write_record(record)
+    assert folder.said() == ()
+    folder.log.write_text("ready\n")
+    assert folder.said() == ("ready",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from small_processes import spec
 
@@ -60,6 +61,16 @@ def test_what_does_not_run_is_started(phase: Phase) -> None:
     waves = node_waves(NODES, running(NODES[0]) | running(NODES[1], phase=phase))
     assert told(waves) == [["start node-1"]]
     assert phase in waves[0][0].reason
+
+
+def test_what_a_silent_keeper_has_gets_another_one_and_is_not_replaced() -> None:
+    """Nobody knows how it is configured: only its keeper could tell."""
+    states = running(*NODES)
+    for name, one in states.items():
+        states[name] = msgspec.structs.replace(one, phase="unknown", digest="")
+    waves = node_waves([*NODES, spec("node-2", port=8103)], states)
+    assert told(waves) == [["start node-2"], ["start node-0"], ["start node-1"]]
+    assert waves[1][0].reason == "its keeper does not answer"
 
 
 def test_what_nothing_keeps_gets_a_keeper() -> None:

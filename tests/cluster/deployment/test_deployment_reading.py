@@ -65,6 +65,14 @@ def test_what_shows_or_ends_processes_reads_no_options(tmp_path: Path) -> None:
     assert cluster.routers.arguments == ()
 
 
+def test_what_shows_or_ends_processes_asks_for_no_keys_of_clients(tmp_path: Path) -> None:
+    """Those options are not read, and nothing is started that listens."""
+    text = SMALL + 'ray: {address: "10.0.0.1:6379"}\n'
+    with pytest.raises(ConfigError, match="so it needs options"):
+        read(tmp_path, text)
+    assert read_cluster(tmp_path / "cluster.yaml", UNREAD).listens == "machine"
+
+
 def test_little_needs_to_be_said(tmp_path: Path) -> None:
     cluster = read(tmp_path, SMALL)
     (nodes,) = cluster.nodes
@@ -179,7 +187,7 @@ AT_MACHINE = edited("name: small\n", "name: small\nlisten: machine\n")
 
 REFUSED = {
     "no mapping": ("[]", "the file is []: write a mapping with name, nodes"),
-    "not YAML": ("name: [", "is not valid YAML"),
+    "not YAML": ("name: x\n  nodes: [", "mapping values are not allowed here at line 2, column 8"),
     "a tag": ("name: !!python/object:os.x {}", "is not valid YAML"),
     "an alias": ("a: &a [1]\nb: *a", "aliases are not read (line 2)"),
     "a key twice": (SMALL + "name: other\n", "the key 'name' occurs twice (line 6)"),

@@ -16,6 +16,7 @@ from quire.server.answers.delivery import GenerationResponse
 from quire.server.answers.frame import Frame
 from quire.server.answers.generation import PromptChunk
 from quire.server.answers.resuming.going_on import ResumableAnswer
+from quire.server.answers.resuming.told_tokens import ENGINE_LOST
 from quire.server.answers.resuming.told_whole import WHOLE, WholeHead
 from quire.server.answers.write_limit import SlowReader, WriteLimit
 
@@ -131,6 +132,15 @@ async def test_a_told_answer_that_fails_ends_with_the_error_that_a_client_would_
     assert error["error"]["type"] == kind
     assert error["error"]["message"] == LOST.message
     assert error.get("request_id", "req-1") == "req-1"
+
+
+async def test_a_stream_that_may_outlive_its_node_says_that_the_engine_is_lost() -> None:
+    telling = ResumableAnswer(Frame("key", 1, "model", "print"), seed=3)
+    told, _ = await delivered(2, stream=True, telling=telling)
+    plain, _ = await delivered(2, stream=True)
+    assert told.split(b"\n\n")[4] == ENGINE_LOST
+    assert LOST.message.encode() in told.split(b"\n\n")[5]
+    assert ENGINE_LOST not in plain
 
 
 async def test_a_told_answer_that_fails_before_its_first_chunk_has_a_status_of_its_own() -> None:

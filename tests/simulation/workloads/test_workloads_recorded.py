@@ -76,7 +76,13 @@ def agents() -> list[ProgramPlan]:
     return [ProgramPlan("agent", alone), ProgramPlan("agent", (first, launched, behind))]
 
 
-@pytest.mark.parametrize("drawn", [functions, agents])
+def side_by_side() -> list[ProgramPlan]:
+    """A program that launches another one during its call, and waits for it at its end."""
+    launched = CallPlan(30, 300, wait_s=0.5, thread=1, member=1)
+    return [ProgramPlan("agent", (CallPlan(40, 200), launched))]
+
+
+@pytest.mark.parametrize("drawn", [functions, agents, side_by_side])
 def test_a_load_that_is_played_again_takes_as_long(
     monkeypatch: pytest.MonkeyPatch, drawn: Callable[[], list[ProgramPlan]]
 ) -> None:

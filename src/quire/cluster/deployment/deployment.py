@@ -37,6 +37,8 @@ from quire.cluster.deployment.sweeping import (
 from quire.core.errors import AlreadyExists, EngineLost
 
 _LOCK = "command.lock"
+_UNSCALED = "groups with autoscale keep their number of nodes until 'quire up' has succeeded"
+_NO_SCALER = "but no autoscaler answers: if that lasts, run 'quire up'"
 
 
 class DeploymentWatcher(RolloutListener, Protocol):
@@ -95,7 +97,12 @@ class Deployment:
                 keepers.stop_scaling()
                 expansion = self._expansion(keys, keepers.states())
                 timeout_s = self._cluster.ready_timeout_s
-                Rollout(keepers, watcher, ready_timeout_s=timeout_s).up(expansion)
+                try:
+                    Rollout(keepers, watcher, ready_timeout_s=timeout_s).up(expansion)
+                except BaseException:
+                    if expansion.counts:
+                        watcher.ray(_UNSCALED)
+                    raise
                 if expansion.counts:
                     keepers.start_scaling(expansion)
                 return self._report(_Seen("runs", keepers.states(), keepers.scaling()))
@@ -154,9 +161,11 @@ class Deployment:
             return _Seen(f"{told}, processes go on meanwhile" if going_on else told, going_on)
         try:
             with self._connected() as keepers:
-                return _Seen("runs", keepers.states(), keepers.scaling())
+                states, scaling = keepers.states(), keepers.scaling()
         except EngineLost as exc:
             return _Seen(exc.message, unkept_states(self._state_dir, ()))
+        is_silent = scaling is None and any(group.scaling for group in self._cluster.nodes)
+        return _Seen(f"runs, {_NO_SCALER}" if is_silent else "runs", states, scaling)
 
     def _report(self, seen: _Seen) -> ClusterReport:
         key = self.admin_key_file

@@ -128,7 +128,9 @@ class ProcessFolder:
         try:
             with self.log.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
-                file.seek(max(min(start, end), end - _SAID_BYTES))
+                if start > end:  # it was moved away meanwhile: all that is there is the child's
+                    start = 0
+                file.seek(max(start, end - _SAID_BYTES))
                 text = file.read(_SAID_BYTES).decode("utf-8", "replace")
         except FileNotFoundError:
             return ()
@@ -156,6 +158,13 @@ def process_folder(state_dir: Path, name: str) -> ProcessFolder:
 def process_folders(state_dir: Path) -> list[ProcessFolder]:
     """Return the folders of all processes that were started on this machine and not removed."""
     return [ProcessFolder(path) for path in sorted((state_dir / _PROCESSES).glob("*"))]
+
+
+def remove_if_empty(state_dir: Path) -> None:
+    """Remove the folders of the cluster and of all clusters that have no files any more."""
+    with contextlib.suppress(OSError):  # one has files, or is not there
+        for path in (state_dir / _PROCESSES, state_dir, state_dir.parent):
+            path.rmdir()
 
 
 def write_private(path: Path, content: bytes) -> None:

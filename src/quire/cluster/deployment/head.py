@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from quire.cluster.deployment.folder import write_private
+from quire.cluster.deployment.ports import is_taken
 from quire.cluster.deployment.process import child_environment
 from quire.cluster.deployment.running import (
     ProcessIdentity,
@@ -40,6 +40,7 @@ _NODE_MANAGER = 2
 _FIRST_WORKER = 10
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 15.0
+_FREE_TIMEOUT_S = 5.0
 _INTERVAL_S = 0.1
 _TOKEN = "ray.token"
 
@@ -101,11 +102,12 @@ class RayHead:
         """Start the head, unless it runs; return when it accepts actors.
 
         Raises:
-            EngineLost: it ended, does not answer, or cannot be noted.
+            EngineLost: it ended, does not answer, cannot be noted, or finds its ports in use.
         """
         if self.is_running():
             return
         self.stop()  # remove what a killed head has left
+        self._check_free()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._token.exists():
             write_private(self._token, secrets.token_hex(32).encode())
@@ -160,10 +162,26 @@ class RayHead:
         flags = [f"--{name}" for name in ("head", "block", "disable-usage-stats", "no-monitor")]
         return [sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *written]
 
+    def _ports(self) -> tuple[int, int]:
+        """The ports at which it listens when it accepts actors."""
+        return self._spec.port, self._spec.port + _NODE_MANAGER
+
+    def _check_free(self) -> None:
+        """What listens there already would be taken for this head. Processes of a former one may
+        still be ending."""
+        end_s = time.monotonic() + _FREE_TIMEOUT_S
+        while taken := [port for port in self._ports() if is_taken(_HOST, port)]:
+            if time.monotonic() > end_s:
+                raise EngineLost(
+                    f"Ray's head cannot start: something listens on the port {taken[0]}, such as "
+                    "the Ray of another cluster; choose other ports with ray.port, or end that"
+                )
+            time.sleep(_INTERVAL_S)
+
     def _wait(self, process: ProcessIdentity | None) -> None:
         end_s = time.monotonic() + _START_TIMEOUT_S
         while process is not None and is_running(process) and time.monotonic() < end_s:
-            if _answers(self._spec.port) and _answers(self._spec.port + _NODE_MANAGER):
+            if all(is_taken(_HOST, port) for port in self._ports()):
                 return
             time.sleep(_INTERVAL_S)
         said = "\n  ".join(self._log.read_text("utf-8", "replace").splitlines()[-12:])
@@ -183,14 +201,6 @@ class RayHead:
             return msgspec.json.decode(self._record_file.read_bytes(), type=_Record)
         except FileNotFoundError:
             return None
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection((_HOST, port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 async def _ended(process: ProcessIdentity, timeout_s: float) -> None:

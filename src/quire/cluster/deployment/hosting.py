@@ -16,6 +16,7 @@ import msgspec
 
 from quire.cluster.deployment.folder import process_folder
 from quire.cluster.deployment.keeper import Keeper, Readiness
+from quire.cluster.deployment.ports import is_taken
 from quire.cluster.deployment.process import ADMIN_KEY_FILE, ProcessSpec, decoded
 from quire.core.system_clock import SystemClock
 
@@ -49,6 +50,7 @@ class HostedKeeper:
             probe=self._readiness,
             tell=self._tell,
             clock=SystemClock(),
+            is_taken=is_taken,
         )
         self._thread = threading.Thread(target=self._run, name=f"keep {spec.name}", daemon=True)
         self._thread.start()

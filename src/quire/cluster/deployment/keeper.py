@@ -26,7 +26,7 @@ from quire.cluster.deployment.process import (
     url_of,
 )
 from quire.cluster.deployment.running import ProcessIdentity, boot_id, wait_ended
-from quire.core.errors import QuireError
+from quire.core.errors import EngineLost, QuireError
 
 if TYPE_CHECKING:  # the module has the engines' arrays too, which 'quire status' need not import
     from quire.core.interfaces import ProgramClock
@@ -50,6 +50,14 @@ Tell = Callable[[str, ProcessSpec], Awaitable[str]]
 
 CommandOf = Callable[[ProcessSpec, str, str], list[str]]
 """Returns the command line of a process, for an address and the folder of its keys."""
+
+IsTaken = Callable[[str, int], bool]
+"""Returns whether something listens at a host and port."""
+
+
+def _is_free(host: str, port: int) -> bool:
+    return False
+
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -82,6 +90,7 @@ class Keeper:
         probe: Probe,
         tell: Tell,
         clock: ProgramClock,
+        is_taken: IsTaken = _is_free,
         command_of: CommandOf = ProcessSpec.command,
         pacing: Pacing | None = None,
         times: KeeperTimes | None = None,
@@ -94,6 +103,7 @@ class Keeper:
         self._probe = probe
         self._tell = tell
         self._clock = clock
+        self._is_taken = is_taken
         self._command_of = command_of
         self._pacing = pacing or Pacing()
         self._times = times or KeeperTimes()
@@ -183,6 +193,11 @@ class Keeper:
         return None
 
     def _started(self) -> ProcessIdentity:
+        if self._is_taken(self._host, self._spec.port):  # which would be taken for this process
+            raise EngineLost(
+                f"something else listens at {self._state.url}: end it, or give the group another "
+                "port"
+            )
         former = self._folder.record()
         devices = self._environment.get(_DEVICES)
         if former is not None and former.spec.gpus == self._spec.gpus:

@@ -63,11 +63,14 @@ def leaving_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
 
 
 def _changes(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
-    missing, different, untold = [], [], []
+    missing, silent, different, untold = [], [], [], []
     for spec in wanted:
         state = states.get(spec.name)
         if state is None:
             missing.append(RolloutStep("start", spec.name, "it does not run", spec))
+        elif state.phase == "unknown" and not state.digest:
+            # perhaps it is as it should be: a new keeper finds that out and goes on with it
+            silent.append(RolloutStep("start", spec.name, "its keeper does not answer", spec))
         elif state.digest != spec.digest:
             different.append(RolloutStep("replace", spec.name, "it is configured otherwise", spec))
         elif not state.kept:
@@ -76,8 +79,8 @@ def _changes(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
             missing.append(RolloutStep("start", spec.name, f"it is {state.phase}", spec))
         elif state.nodes != spec.nodes:
             untold.append(RolloutStep("tell", spec.name, _other_nodes(spec, state), spec))
-    replaced = ((step,) for step in _in_order(different, states))
-    return [*_wave(missing), *_wave(untold), *replaced]
+    one_by_one = ((step,) for step in [*silent, *_in_order(different, states)])
+    return [*_wave(missing), *_wave(untold), *one_by_one]
 
 
 def _in_order(steps: Sequence[RolloutStep], states: States) -> list[RolloutStep]:

@@ -35,7 +35,7 @@ from quire.cluster.deployment.placing import (
 )
 from quire.cluster.deployment.process import ProcessSpec, ProcessState
 from quire.cluster.deployment.scaling import ScalingState
-from quire.cluster.deployment.sweeping import end_unkept, unkept_states
+from quire.cluster.deployment.sweeping import end_unkept, sweep_machine, unkept_states
 from quire.core.errors import ConfigError, EngineLost, PoolExhausted
 
 _ANSWER_S = 5.0
@@ -152,16 +152,22 @@ class RayCluster:
         return found | unkept_states(self._state_dir, found)
 
     def reserve(self, specs: Sequence[ProcessSpec]) -> None:
-        for places in missing_places(specs, self._places()):
-            made = self._ray.util.placement_group(
-                [places.bundle] * len(places.indexes),
-                strategy=places.strategy.upper(),
-                name=places.name,
-                lifetime="detached",
-            )
-            if not made.wait(_PLACE_S):
-                self._ray.util.remove_placement_group(made)
-                raise PoolExhausted(self._no_room(places))
+        made: list[Any] = []
+        try:
+            for places in missing_places(specs, self._places()):
+                group = self._ray.util.placement_group(
+                    [places.bundle] * len(places.indexes),
+                    strategy=places.strategy.upper(),
+                    name=places.name,
+                    lifetime="detached",
+                )
+                made.append(group)
+                if not group.wait(_PLACE_S):
+                    raise PoolExhausted(self._no_room(places))
+        except BaseException:  # also of Ctrl-C: what nobody uses others could not have
+            for group in made:
+                self._ray.util.remove_placement_group(group)
+            raise
 
     def release(self, specs: Sequence[ProcessSpec]) -> None:
         for places in self._places():
@@ -194,11 +200,11 @@ class RayCluster:
         ray = self._ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        sweep = ray.remote(num_cpus=0)(_sweep_machine)
+        sweep = ray.remote(num_cpus=0)(sweep_machine)
         tasks = [
             sweep.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(str(self._state_dir))
+            ).remote(self._state_dir)
             for node in ray.nodes()
             if node["Alive"]
         ]
@@ -315,11 +321,6 @@ class RayCluster:
             f"machine; Ray has {have} on all: lower what it needs, add "
             "machines to Ray, or, where both are changed in a full cluster, run 'quire down' before"
         )
-
-
-def _sweep_machine(state_dir: str) -> list[str]:
-    """End what runs of the cluster on this machine; Ray runs it as a task on each machine."""
-    return end_unkept(Path(state_dir))
 
 
 def _unknown(name: str, spec: ProcessSpec | None) -> ProcessState:

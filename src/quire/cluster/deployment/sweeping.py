@@ -15,7 +15,12 @@ from pathlib import Path
 import httpx
 
 from quire.cluster.deployment.child import end_child, running_child
-from quire.cluster.deployment.folder import ProcessFolder, StartRecord, process_folders
+from quire.cluster.deployment.folder import (
+    ProcessFolder,
+    StartRecord,
+    process_folders,
+    remove_if_empty,
+)
 from quire.cluster.deployment.process import Phase, ProcessState
 
 _KILL_MARGIN_S = 10.0
@@ -49,6 +54,14 @@ def end_unkept(state_dir: Path, kept: Collection[str] = ()) -> list[str]:
     """Drain and end the processes that run here, are not among ``kept`` and have no keeper, and
     remove their files; return the names of those that ran. Blocks while they drain."""
     return asyncio.run(_end_all([f for f in process_folders(state_dir) if f.name not in kept]))
+
+
+def sweep_machine(state_dir: Path) -> list[str]:
+    """Do the same with all that runs here, and remove the cluster's folder, unless it has other
+    files: those of the machine on which ``quire up`` was run."""
+    ended = end_unkept(state_dir)
+    remove_if_empty(state_dir)
+    return ended
 
 
 def remove_state(state_dir: Path) -> None:

@@ -60,6 +60,6 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: plain values only
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        reason = " ".join(str(exc).replace('in "<unicode string>", ', "at ").split())
+        reason = " ".join(str(exc).replace('in "<byte string>", ', "at ").split())
         reason = reason or type(exc).__name__
         raise ConfigError(f"{path} is not valid YAML: {reason}") from exc

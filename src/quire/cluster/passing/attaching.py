@@ -8,6 +8,7 @@ frames mean, except for the numbers of messages.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import secrets
@@ -28,6 +29,7 @@ from quire.cluster.requests.places import HoldingNode, place_of
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import EngineLost, QuireError, UnknownHandle
+from quire.server.errors.errors import body_of
 from quire.server.programs.attachments import (
     BEFORE_HEADER,
     CONNECTION_HEADER,
@@ -95,7 +97,7 @@ class Attachments:
                 attachment.follow(client, was_lost=left == "lost")
         except QuireError as error:
             logger.warning("an attachment cannot follow its program: %s", error.message)
-            await attachment.close(_ABNORMAL, error.message[:120])
+            await attachment.fail(error)
         finally:
             await attachment.end()
 
@@ -222,6 +224,14 @@ class _Attachment:
             return "lost"
         await self.close(code, reason)
         return None
+
+    async def fail(self, error: QuireError) -> None:
+        """Tell the client of ``error`` in a frame of a node, and close its connection. The reason
+        of a close has room for the beginning alone, and not every client reads it."""
+        with suppress(OSError, RuntimeError):
+            text = json.dumps({"type": "error", **body_of(error)})
+            await self._send({"type": "websocket.send", "text": text})
+        await self.close(_ABNORMAL, error.message[:120])
 
     async def close(self, code: int, reason: str) -> None:
         with suppress(OSError, RuntimeError):

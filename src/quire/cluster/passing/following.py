@@ -70,7 +70,8 @@ class FollowedAnswer(OutlivingAnswer):
         passed = []
         for event in self._whole_events(piece):
             if _LEFT.match(event) is not None:
-                raise self._lost()
+                self._has_lost_engine = True
+                break
             if (number := _NUMBER.match(event)) is not None:
                 self._last = int(number[1])
             elif (launched := _LAUNCHED.match(event)) is not None:

@@ -22,11 +22,9 @@ from quire.core.errors import EngineLost, QuireError
 
 logger = logging.getLogger(__name__)
 
-LOST = b'"code":"engine_lost"'
-"""Part of the event by which a node reports that it has lost its engine."""
-
 _MAYBE_LOST = b'"engine_lost"'
-"""The same in streams of any API; in a generated text its quotes would be escaped."""
+"""Part of what a node says, in any API, when it has lost its engine; in a generated text its quotes
+would be escaped."""
 
 _MAX_LOSSES = 8
 
@@ -57,6 +55,8 @@ class OutlivingAnswer(ABC):
         self._num_resumed = 0
         self._num_lost = 0
         self._is_leaving = False
+        self._has_lost_engine = False
+        """Whether the node has reported it; the events before that report are passed on first."""
         self._is_over = False
         """Whether the last event has arrived."""
         self.watcher: ContinuationWatcher = Unwatched()
@@ -95,6 +95,8 @@ class OutlivingAnswer(ABC):
     async def _read(self) -> bytes:
         while not self._is_over:
             try:
+                if self._has_lost_engine:
+                    raise self._lost()
                 piece = await self._answer.read()
                 if self._is_over:  # ``_take`` has passed its last event on
                     return b""
@@ -130,10 +132,11 @@ class OutlivingAnswer(ABC):
 
     @abstractmethod
     def _events(self, piece: bytes) -> bytes:
-        """Return what the client is to receive of ``piece``.
+        """Return what the client is to receive of ``piece``; set ``_has_lost_engine`` if the node
+        reports that behind it.
 
         Raises:
-            EngineLost: the node reports that its engine was lost.
+            EngineLost: it reports that, and the client is to receive nothing before it.
         """
 
     @abstractmethod
@@ -156,7 +159,9 @@ class OutlivingAnswer(ABC):
         """Pass ``piece`` on at once. Return False if the client cannot take it now, or if it may
         report a loss: then it waits for ``read``."""
         sink = self._sink
-        if sink is None or not sink(b"") or _MAYBE_LOST in self._held + piece:
+        if sink is None or self._has_lost_engine or not sink(b""):
+            return False
+        if _MAYBE_LOST in self._held + piece:
             return False
         if self._goes_on:
             self._continued("done")
@@ -205,7 +210,7 @@ class OutlivingAnswer(ABC):
             following.num_tokens,
             error.message if is_loss else "it was moved there",
         )
-        self._answer, self._held = answer, b""
+        self._answer, self._held, self._has_lost_engine = answer, b"", False
         self._num_resumed += 1
         self._goes_on = self._pause is not None
         if self._sink is not None:

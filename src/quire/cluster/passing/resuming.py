@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
+from quire.cluster.passing.outliving import Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.server.answers.resuming.told_tokens import MAX_TOKENS
@@ -28,6 +28,9 @@ Raises ``QuireError``: no engine can.
 """
 
 _DATA, _DONE = b"data: ", b"data: [DONE]"
+_LOST = re.compile(rb'data: \{"error":.*"code": ?"engine_lost"', re.DOTALL)
+"""The event by which a node reports that it has lost its engine; in the message of another error
+the quotes would be escaped."""
 _TOKENS = re.compile(rb',"token_ids":\[[0-9,]*\](?:,"prompt_token_ids":\[[0-9,]*\])?')
 """The token fields between other fields of an event. In a generated text their quotes would be
 escaped."""
@@ -96,8 +99,9 @@ class ResumingAnswer(OutlivingAnswer):
     def _events(self, piece: bytes) -> bytes:
         shown = []
         for event in self._whole_events(piece):
-            if event.startswith(b'data: {"error"') and LOST in event:
-                raise self._lost()
+            if _LOST.match(event):
+                self._has_lost_engine = True
+                break
             self._is_over = self._is_over or event == _DONE
             if event.startswith(_DATA) and event != _DONE:
                 event = self._noted(event)

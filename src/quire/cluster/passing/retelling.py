@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
-from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
+from quire.cluster.passing.outliving import Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import CHAT, COMPLETIONS, RawHeaders, Request
 from quire.core.exchange import CLUSTER_KEY_HEADER
 from quire.server.answers.resuming.told_tokens import (
     COMMENT,
+    ENGINE_LOST,
     TELLS_HEADER,
     PartialAnswer,
     ToldChunk,
@@ -120,8 +121,9 @@ class RetoldAnswer(OutlivingAnswer):
                 self._told.add(msgspec.json.decode(block[len(COMMENT) :], type=ToldChunk))
                 passed += self._passed()
                 continue
-            if LOST in block and (b'{"error"' in block or block.startswith(b"event: error")):
-                raise self._lost()
+            if block == ENGINE_LOST:
+                self._has_lost_engine = True
+                break
             self._waiting.append(block + b"\n\n")
             if block.startswith(self._ends):
                 self._is_over = True

@@ -16,11 +16,12 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.core.errors import QuireError
+from quire.core.errors import EngineLost, QuireError
 from quire.programs.builtin import ChoiceChunk
 from quire.server.answers.disconnects import raise_failure, while_connected
 from quire.server.answers.generation import GenerationStream, PromptChunk
 from quire.server.answers.resuming.going_on import ResumableAnswer
+from quire.server.answers.resuming.told_tokens import ENGINE_LOST
 from quire.server.answers.resuming.told_whole import told_failure, told_whole
 from quire.server.answers.write_limit import SlowReader, WriteLimit
 from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
@@ -157,6 +158,8 @@ class GenerationResponse(Response):
             self._observer.end("failed", error)
             if self._stream:
                 failure = b"".join(self._style.errors(error)) + self._style.done
+                if telling is not None and isinstance(error, EngineLost):
+                    failure = ENGINE_LOST + b"\n\n" + failure
             else:
                 failure = await told_failure(error, scope, receive)
             await self._write(send, failure, more=False)

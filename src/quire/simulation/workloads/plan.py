@@ -18,8 +18,9 @@ class CallPlan:
     after it; without ``extends`` it is the first ``num_shared`` tokens of the text with which all
     calls of the program may begin, and ``num_prompt`` tokens. Those are its own, or (``repeats``)
     those of an earlier call, which has as many. It is made ``wait_s`` after the last of ``after``
-    has ended, which is the time of tools and people. ``member``: 0 for the program itself, else one
-    of the programs that it launches.
+    has ended, which is the time of tools and people, or after the program has arrived. ``member``:
+    0 for the program itself, which ends with its last call and theirs, else one of the programs
+    that it launches.
     """
 
     num_prompt: int

@@ -199,4 +199,4 @@ def _num_shared(first: _Call, call: _Call) -> int:
 
 def _wait_s(calls: Sequence[_Call], after: set[int], call: _Call) -> float:
     ends_s = [end_s for one in after if (end_s := calls[one].ended_s) is not None]
-    return max(0.0, call.begun_s - max(ends_s)) if ends_s else 0.0
+    return max(0.0, call.begun_s - max(ends_s, default=calls[0].begun_s))

@@ -19,6 +19,9 @@ from quire.server.requests.strict_json import MAX_GENERATED_BYTES
 
 TELLS_HEADER = "x-quire-tells"
 COMMENT = b": quire "
+ENGINE_LOST = b': quire-ended "engine_lost"'
+"""The comment before the events that tell a client of a lost engine, which another node may go on
+without: those of some APIs have no code."""
 MAX_TOKENS = 1 << 20
 """The most tokens of all choices of a stream; a longer one cannot continue at another node."""
 
