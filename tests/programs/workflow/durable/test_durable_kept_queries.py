@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
 from pathlib import Path
 
 import pytest
-from kept_api import Clock
+from kept_api import Clock, KeptApi
 
 from quire.core.errors import (
     CapacityError,
@@ -158,3 +161,25 @@ def test_without_a_directory_nothing_is_kept() -> None:
     for name in ("max_bytes", "max_query_bytes", "max_queries"):
         with pytest.raises(ConfigError, match=f"{name} 0"):
             kept(Path(), **{name: 0})
+
+
+async def test_nobody_waits_on_the_loop_for_a_frame_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query ends at its deadline while a slow disk writes: other programs go on meanwhile."""
+    api = KeptApi(tmp_path)
+    number = (await api.ask("queries.open", workflow="w", key="q", must_exist=False))["number"]
+    writes, is_let_go, was_let_go = threading.Event(), threading.Event(), list[bool]()
+
+    def fsync(file: int) -> None:
+        writes.set()
+        was_let_go.append(is_let_go.wait(timeout=5))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    appending = asyncio.create_task(api.ask("queries.append", number=number, frame=b"x"))
+    await asyncio.to_thread(writes.wait)
+    closing = asyncio.create_task(api.ask("queries.close", number=number))
+    await asyncio.sleep(0)
+    is_let_go.set()
+    await asyncio.gather(appending, closing)
+    assert was_let_go == [True]
