@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from pathlib import Path
@@ -183,3 +184,30 @@ async def test_nobody_waits_on_the_loop_for_a_frame_that_is_being_written(
     is_let_go.set()
     await asyncio.gather(appending, closing)
     assert was_let_go == [True]
+
+
+@pytest.mark.parametrize("refused", ["open and unlink", "unlink", "mkdir"])
+def test_a_disk_that_refuses_is_named_with_a_remedy_and_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Also where the node could not clean up behind the first refusal."""
+    queries = kept(tmp_path)
+    opened = queries.open(place())
+
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "/secret")
+
+    def act() -> None:
+        if refused == "mkdir":
+            queries.open(place(tenant="another"))
+        else:
+            opened.finish([b"results"])
+
+    if "open" in refused:
+        monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(Path, refused.split()[-1], refuse)
+    message = "the node cannot keep the query: Read-only file system: check that its data directory"
+    with pytest.raises(CapacityError, match=message):
+        act()
+    monkeypatch.undo()
+    opened.close()

@@ -18,7 +18,12 @@ from quire.core.errors import CapacityError, InvalidArgument, QuotaExceeded, Unk
 from quire.core.ids import TenantId
 from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.services.names import check_name
-from quire.programs.workflow.durable.query_file import FRAME_BYTES, QueryFile, write_whole
+from quire.programs.workflow.durable.query_file import (
+    FRAME_BYTES,
+    QueryFile,
+    disk_errors,
+    write_whole,
+)
 
 _OPEN, _FINISHED = ".query", ".done"
 
@@ -58,7 +63,7 @@ class OpenQuery:
         """Keep only these frames: the query has ended."""
         assert self._file is not None, "a finished query does nothing more"
         write_whole(self._file.path.with_suffix(_FINISHED), contents, self._kept.now_s())
-        self._file.path.unlink(missing_ok=True)
+        _unlink(self._file.path)
         self.close()
 
     def close(self) -> None:
@@ -95,7 +100,7 @@ class KeptQueries:
         self._drop_expired(path.parent)
         finished = path.with_suffix(_FINISHED)
         if finished.exists():
-            path.unlink(missing_ok=True)
+            _unlink(path)
             file = QueryFile(finished, self.now_s())
             file.close()
             return OpenQuery(self, place, None, file.frames)
@@ -103,10 +108,8 @@ class KeptQueries:
             if must_exist:
                 raise self._unknown(place)
             self._check_number(path.parent)
-            try:
+            with disk_errors():
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as exc:
-                raise CapacityError(f"{path.parent} cannot be made: {exc.strerror}") from exc
         file = QueryFile(path, self.now_s())
         return OpenQuery(self, place, file, file.frames)
 
@@ -147,7 +150,7 @@ class KeptQueries:
                 if total <= config.max_bytes:
                     return
                 if path.suffix == _FINISHED:
-                    path.unlink(missing_ok=True)
+                    _unlink(path)
                     total -= size
         if total > config.max_bytes:
             raise QuotaExceeded(
@@ -174,7 +177,7 @@ class KeptQueries:
         too_many = max(0, len(files) + 1 - self._config.max_queries)
         finished = [path for _, _, path in files if path.suffix == _FINISHED][:too_many]
         for path in finished:
-            path.unlink(missing_ok=True)
+            _unlink(path)
         if len(finished) < too_many:
             raise QuotaExceeded(
                 f"{self._config.max_queries} unfinished queries of this tenant are kept, as many "
@@ -206,9 +209,14 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
     return sorted(found)
 
 
+def _unlink(path: Path) -> None:
+    with disk_errors():
+        path.unlink(missing_ok=True)
+
+
 def _remove(path: Path) -> None:
-    """Delete a file. Raises ``CapacityError`` if the query is being answered."""
+    """Delete a file. Raises ``CapacityError`` if the query is being answered, or the disk fails."""
     if path.suffix == _OPEN:
         with suppress(InvalidArgument):  # damaged, which does not matter any more
             QueryFile(path, path.stat().st_mtime).close()
-    path.unlink(missing_ok=True)
+    _unlink(path)
