@@ -20,7 +20,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import TenantId
 from quire.core.kept_queries_config import KeptQueriesConfig
-from quire.programs.workflow.durable import KeptQueries, QueryPlace
+from quire.programs.workflow.durable import KeptQueries, QueryPlace, kept_queries
 from quire.programs.workflow.durable.query_file import FRAME_BYTES
 
 
@@ -210,4 +210,30 @@ def test_a_disk_that_refuses_is_named_with_a_remedy_and_no_path(
     with pytest.raises(CapacityError, match=message):
         act()
     monkeypatch.undo()
+    opened.close()
+
+
+def test_a_frame_does_not_look_at_all_files_of_its_tenant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant may have a thousand of them."""
+    looks, look = list[Path](), kept_queries._files
+
+    def noted(folder: Path) -> list[tuple[float, int, Path]]:
+        looks.append(folder)
+        return look(folder)
+
+    queries = kept(tmp_path, max_bytes=100_000)
+    opened = queries.open(place())
+    monkeypatch.setattr(kept_queries, "_files", noted)
+
+    def fill(num: int) -> None:
+        for _ in range(num):
+            opened.append(b"x" * 100)
+
+    fill(100)
+    assert len(looks) < 5
+    with pytest.raises(QuotaExceeded):
+        fill(1000)
+    assert 100_000 - 200 < opened.num_bytes <= 100_000
     opened.close()

@@ -26,6 +26,9 @@ from quire.programs.workflow.durable.query_file import (
 )
 
 _OPEN, _FINISHED = ".query", ".done"
+_SHARE = 8
+"""The part of a tenant's free room that is given out until its files are looked at again: as many
+nodes may have the data directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class KeptQueries:
         self._directory = None if directory is None else directory / "queries"
         self._config = config
         self._lock = threading.Lock()
+        self._room: dict[Path, int] = {}
+        """Bytes that a tenant's queries may add, by its folder, before its files are looked at."""
         self.now_s = now_s
 
     def open(self, place: QueryPlace, *, must_exist: bool = False) -> OpenQuery:
@@ -143,20 +148,31 @@ class KeptQueries:
                 f"{held_bytes + num_bytes}; at most {config.max_query_bytes} are allowed: ask it "
                 "without an id, or divide it"
             )
+        folder = self._path(place).parent
         with self._lock:
-            files = _files(self._path(place).parent)
-            total = num_bytes + sum(size for _, size, _ in files)
-            for _, size, path in files:
-                if total <= config.max_bytes:
-                    return
-                if path.suffix == _FINISHED:
-                    _unlink(path)
-                    total -= size
+            if num_bytes <= self._room.get(folder, 0):
+                self._room[folder] -= num_bytes
+                return
+            total = self._shrunk(folder, config.max_bytes - num_bytes) + num_bytes
+            self._room[folder] = max(0, config.max_bytes - total) // _SHARE
         if total > config.max_bytes:
             raise QuotaExceeded(
                 f"the unfinished queries of this tenant would keep {total} bytes; at most "
                 f"{config.max_bytes} are allowed: delete some, or wait until they expire"
             )
+
+    def _shrunk(self, folder: Path, most: int) -> int:
+        """Delete finished queries of a tenant until it has at most ``most`` bytes, or none is left;
+        return the bytes that it has then."""
+        files = _files(folder)
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= most:
+                break
+            if path.suffix == _FINISHED:
+                _unlink(path)
+                total -= size
+        return total
 
     def _path(self, place: QueryPlace) -> Path:
         """The file of a query, named by hashes, because names may contain any characters."""
