@@ -38,6 +38,11 @@ technique gains: pages, steps or tokens that it saves, or a result that plain gr
 not find. Where a program has `--compare`, `plain` is the output of greedy decoding for the same
 prompt; it costs a second generation, so it is computed only on request.
 
+What a program sends to its client while it runs, such as the pieces of a text, is printed line by
+line before its answer; the page leaves it out, and `--stream` joins it to one text. The commands of
+this page were run on one node, one after another: by itself `movable_modules` finds no module that
+`modular_caching` has left, and its first prompt imports nothing.
+
 All programs of the library are [restartable](restarting.md): if their engine is lost they go on
 from their record, and when a node is drained they move to another one. Their answers stay the same;
 figures that tell what was cached or how long something took are those of the restarted run.

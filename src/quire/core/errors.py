@@ -226,6 +226,8 @@ class EngineError(QuireError):
 
 
 class EngineLost(EngineError):
+    """``details`` may have ``waited_s``: the seconds for which an answer was waited for in vain."""
+
     code = "engine_lost"
     retriable = True
 

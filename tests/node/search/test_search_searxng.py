@@ -250,8 +250,16 @@ async def test_a_server_that_does_not_answer_in_time_is_lost(
 ) -> None:
     monkeypatch.setattr(searxng, "TIMEOUT_S", 0.05)
     server.holds = True
-    with pytest.raises(EngineLost, match=r"cannot be used now \(no answer within 0\.05 s\)"):
+    with pytest.raises(
+        EngineLost, match=r"cannot be used now \(no answer within 0\.05 s\)"
+    ) as lost:
         await found(server)
+    assert lost.value.details["waited_s"] == 0.05
+    server.holds = False
+    server.status = 503
+    with pytest.raises(EngineLost) as lost:
+        await found(server)
+    assert not lost.value.details["waited_s"], "it has answered at once"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -239,9 +240,14 @@ async def test_a_database_that_does_not_answer_ends_no_call_for_ever(
     with psycopg.connect(postgres) as connection:
         connection.execute("LOCK TABLE quire.collections IN ACCESS EXCLUSIVE MODE")
         with monkeypatch.context() as patched:
+            now_s = time.monotonic()
             patched.setattr("quire.node.vectors.postgres.ANSWER_S", 0)
-            with pytest.raises(EngineLost, match="cannot be used now"):
+            patched.setattr(
+                "quire.node.vectors.postgres.monotonic", iter((now_s, now_s + 80)).__next__
+            )
+            with pytest.raises(EngineLost, match="cannot be used now") as lost:
                 await asyncio.wait_for(store.names(OWN.tenant), 50)
+        assert lost.value.details["waited_s"] == 80
         assert "does not answer" in caplog.text
         connection.rollback()
         assert await store.names(OWN.tenant) == []

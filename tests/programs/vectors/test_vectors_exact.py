@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.core.errors import QuotaExceeded
 from quire.core.ids import ProgramId, TenantId
 from quire.programs.services.operations import Identity
 from quire.programs.vectors import (
@@ -66,3 +67,28 @@ async def test_rows_are_made_and_checked_in_a_thread(monkeypatch: pytest.MonkeyP
     await vectors.search("rows", False, b"\0\0\x80?", 1, 1)
     assert len(threads) == 2
     assert threading.get_ident() not in threads
+
+
+async def test_the_memory_of_a_tenant_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts count too: of each collection only the rows and numbers are bounded."""
+    monkeypatch.setattr(exact, "MAX_TENANT_BYTES", 10_000)
+    store, long = ExactStore(), "x" * 4000
+    own, shared, others = (
+        CollectionPlace(TENANT, ProgramId(1), "rows"),
+        CollectionPlace(TENANT, None, "rows"),
+        CollectionPlace(TenantId("other"), None, "rows"),
+    )
+    await store.put(own, VectorRows(0, ROW, [long]))
+    await store.put(shared, VectorRows(0, ROW, [long]))
+    await store.put(shared, VectorRows(0, ROW, [long + "y"]))  # in place of the first
+    with pytest.raises(QuotaExceeded, match=r"have 1\d{4} bytes .* at most 10000 .* drop some"):
+        await store.put(shared, VectorRows(1, ROW, [long]))
+    new = CollectionPlace(TENANT, None, "new")
+    with pytest.raises(QuotaExceeded):
+        await store.put(new, VectorRows(0, ROW, [long]))
+    assert await store.search(new, ROW, 1) == [[]]
+    await store.put(others, VectorRows(0, ROW, [long]))
+    store.end(ProgramId(1))
+    await store.put(shared, VectorRows(1, ROW, [long]))
+    assert await store.drop(shared)
+    await store.put(own, VectorRows(0, ROW, [2 * long]))

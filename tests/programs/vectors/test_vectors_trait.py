@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -144,6 +145,33 @@ async def test_a_program_that_has_ended_leaves_the_store_alone() -> None:
     vectors = VectorService(Identity(ProgramId(1), TENANT, "p"), Untouched())
     await vectors.put("notes", True, 0, b"\0\0\x80?", 1, ["a"])
     vectors.close()
+
+
+async def test_what_is_stored_behind_the_end_of_its_program_is_deleted() -> None:
+    """A store goes on with a call whose program does not wait for it any more."""
+    began, let_go = asyncio.Event(), asyncio.Event()
+
+    class Slow(ExactStore):
+        async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
+            await asyncio.shield(asyncio.create_task(self._later(place, rows)))
+
+        async def _later(self, place: CollectionPlace, rows: VectorRows) -> None:
+            began.set()
+            await let_go.wait()
+            await super().put(place, rows)
+
+    store = Slow()
+    vectors = VectorService(Identity(ProgramId(1), TENANT, "p"), store)
+    putting = asyncio.create_task(vectors.put("x", False, 0, b"\0\0\x80?", 1, ["a"]))
+    await began.wait()
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    vectors.close()
+    let_go.set()
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+    assert not await store.drop(CollectionPlace(TENANT, ProgramId(1), "x"))
 
 
 class Noted:

@@ -1,16 +1,27 @@
-"""What optimising costs grows with the graph, and no faster."""
+"""What optimising and growing cost grows with the graph, and no faster."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
+from workflow_growths import counted
 
 from quire.programs.workflow import App, Graph, Profile
 from quire.programs.workflow.applications import contextual_retrieval
+from quire.programs.workflow.durable import Journal, KeptRecord, QueryId
+from quire.programs.workflow.execution.growing import TemplateGrower
+from quire.programs.workflow.execution.recording import NO_RECORD
+from quire.programs.workflow.execution.scheduler import GraphScheduler
+from quire.programs.workflow.runners.local import ToolRunner
+
+T = TypeVar("T")
 
 
 def profiled() -> App:
@@ -25,7 +36,7 @@ def profiled() -> App:
     return app
 
 
-def with_num_lines(call: Callable[[], Graph]) -> tuple[Graph, int]:
+def with_num_lines(call: Callable[[], T]) -> tuple[T, int]:
     """What ``call`` returns, and how many lines of workflows' modules it runs, a comprehension's
     once an element."""
     num_lines = 0
@@ -41,10 +52,10 @@ def with_num_lines(call: Callable[[], Graph]) -> tuple[Graph, int]:
     before = sys.gettrace()
     sys.settrace(entered)
     try:
-        graph = call()
+        result = call()
     finally:
         sys.settrace(before)
-    return graph, num_lines
+    return result, num_lines
 
 
 def test_ten_times_the_chunks_take_ten_times_the_steps() -> None:
@@ -57,3 +68,39 @@ def test_ten_times_the_chunks_take_ten_times_the_steps() -> None:
     (few, few_lines), (many, many_lines) = sizes
     assert many > 9 * few
     assert many_lines < 1.1 * many / few * few_lines
+
+
+class Kept:
+    """What ``Journal`` uses of an ``Api``: everything is kept, and nothing was."""
+
+    @property
+    def issuer(self) -> Kept:
+        return self
+
+    async def ask(self, name: str, **arguments: Any) -> Any:
+        return {"number": 1, "frames": []} if name == "queries.open" else None
+
+
+async def looped(num_rounds: int, is_kept: bool) -> dict[str, Any]:
+    """The result of a loop of ``num_rounds``."""
+    app = counted(num_rounds + 1, max_rounds=num_rounds)
+    graph = Graph.optimize(app, {"text": "x"})
+    grower = TemplateGrower(app, graph.config, graph.passes, graph.cache)
+    runners: dict[str, Any] = {"tool": ToolRunner(app.engines["tool"].functions)}
+    record: Any = NO_RECORD
+    if is_kept:
+        record = KeptRecord(await Journal.opened(Kept(), "loop", QueryId("q")))  # type: ignore[arg-type]
+    scheduler = GraphScheduler(
+        graph.e_graph, graph.query, runners, lambda: 0.0, grower=grower, record=record
+    )
+    return await scheduler.run()
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_ten_times_the_rounds_of_a_loop_take_ten_times_the_steps(is_kept: bool) -> None:
+    num_lines: list[int] = []
+    for num_rounds in (10, 100):
+        result, num = with_num_lines(lambda: asyncio.run(looped(num_rounds, is_kept)))  # noqa: B023
+        assert result == {"answer": "x" * (num_rounds + 1)}
+        num_lines.append(num)
+    assert num_lines[1] < 11 * num_lines[0]

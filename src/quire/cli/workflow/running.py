@@ -19,7 +19,7 @@ from quire.core.errors import ProgramFailed
 from quire.node import Node
 from quire.programs.workflow import PrimitiveStep, StepLog
 from quire.programs.workflow.durable import QueryId
-from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.speculation import SpeculationFigures
@@ -58,7 +58,7 @@ class ShownLog(StepLog):
         await super().ended(step)
         self.progress.ended(step.primitive.node)
 
-    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
+    async def grew(self, primitive: Primitive, graph: GrowingGraph) -> None:
         await super().grew(primitive, graph)
         self.progress.num_primitives = len(graph.primitives)
 

@@ -130,6 +130,7 @@ class SearxngSearch:
                 f"cannot be used now ({why}): check that it runs and can be reached, then try "
                 "again; the node's log says more",
                 why if is_late else str(cause),
+                waited_s=TIMEOUT_S if is_late else 0.0,
             ) from exc
         except InvalidArgument as exc:
             raise self._fault(
@@ -170,9 +171,9 @@ class SearxngSearch:
         self._faults.fails(text)
         return EngineFault(f"the search server {text}")
 
-    def _lost(self, text: str, why: str = "") -> EngineLost:
+    def _lost(self, text: str, why: str = "", waited_s: float = 0.0) -> EngineLost:
         self._faults.fails(why or text)
-        return EngineLost(f"the search server {text}")
+        return EngineLost(f"the search server {text}", waited_s=waited_s)
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -151,23 +151,24 @@ class PostgresStore:
     def _tried(self, job: Callable[[Any], T]) -> T:
         """Run ``job`` and return its result; run it once more if the connection was lost. Every job
         may run twice."""
-        ends_at = monotonic() + ANSWER_S
+        began = monotonic()
+        ends_at = began + ANSWER_S
         try:
             return self._once(job, ends_at)
         except errors.QueryCanceled as exc:
-            raise self._away(f"a statement took more than {STATEMENT_S} s") from exc
+            raise self._away(f"a statement took more than {STATEMENT_S} s", began) from exc
         except (psycopg.OperationalError, psycopg.InterfaceError, errors.UndefinedTable):
             self._connections.check_keeper()
             with self._lock:
                 self._tables.clear()  # another node may have dropped one
         except psycopg.Error as exc:
-            raise self._unusable(exc) from exc
+            raise self._unusable(exc, began) from exc
         try:
             return self._once(job, ends_at)
         except errors.DiskFull as exc:
             raise CapacityError(f"the PostgreSQL vector store is full: {exc}") from exc
         except psycopg.Error as exc:
-            raise self._unusable(exc) from exc
+            raise self._unusable(exc, began) from exc
 
     def _once(self, job: Callable[[Any], T], ends_at: float) -> T:
         connection = self._connections.of_thread(ends_at)
@@ -176,13 +177,14 @@ class PostgresStore:
         self._faults.works()
         return result
 
-    def _unusable(self, exc: psycopg.Error) -> EngineLost:
-        return self._away(" ".join(str(exc).split()))
+    def _unusable(self, exc: psycopg.Error, began: float) -> EngineLost:
+        return self._away(" ".join(str(exc).split()), began)
 
-    def _away(self, why: str) -> EngineLost:
-        """Log ``why`` the database cannot be used, and return the error for whoever asked."""
+    def _away(self, why: str, began: float) -> EngineLost:
+        """Log ``why`` the database cannot be used, and return the error for whoever asked.
+        ``began``: when the call began, by ``monotonic``."""
         self._faults.fails(why)
-        return EngineLost(_AWAY)
+        return EngineLost(_AWAY, waited_s=round(monotonic() - began, 1))
 
     def _prepare(self, connection: Any) -> None:
         """Create our tables, and the first time delete the collections of nodes that are gone.

@@ -59,7 +59,7 @@ class VectorsFunctions(TraitFunctions):
                 dimensions than the rows before, over 131072 rows of a collection, or a name that is
                 not printable text of at most 512 bytes.
             Forbidden: the manifest of this program does not name the collection.
-            QuotaExceeded: too many collections.
+            QuotaExceeded: too many collections, or rows in the memory of the node.
             EngineLost: the store cannot be reached now; a retry is safe.
         """
         values, dimensions = _flat("vectors_put", vectors)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from quire.core.errors import QuotaExceeded
 from quire.core.ids import ProgramId, TenantId
 from quire.programs.vectors.store import (
     F32,
@@ -20,13 +23,20 @@ from quire.programs.vectors.store import (
     unknown,
 )
 
+MAX_TENANT_BYTES = 2 << 30
+"""The most memory of all collections of a tenant and of its programs."""
+_ROW_BYTES = 256
+"""Bytes of the tables for one row."""
+
 
 class _Collection:
-    """``lock`` guards the rows; a search holds it only while it takes them."""
+    """``lock`` guards the rows; a search holds it only while it takes them. ``num_bytes``: what is
+    counted of them."""
 
     def __init__(self, dimensions: int) -> None:
         self.lock = threading.Lock()
         self.dimensions = dimensions
+        self.num_bytes = 0
         self.vectors: dict[int, F32] = {}
         self.texts: dict[int, str] = {}
         self.matrix: tuple[F32, list[int], list[str]] | None = None
@@ -39,15 +49,26 @@ class _Collection:
             if self.matrix is None:
                 numbers = sorted(self.vectors)
                 texts = [self.texts[one] for one in numbers]
-                self.matrix = np.stack([self.vectors[one] for one in numbers]), numbers, texts
+                vectors = [self.vectors[one] for one in numbers]
+                shape = len(numbers), self.dimensions
+                matrix_ND = np.array(vectors, np.float32).reshape(shape)  # it may have no rows yet
+                self.matrix = matrix_ND, numbers, texts
             return self.matrix
 
-    def put(self, place: CollectionPlace, rows: VectorRows) -> None:
+    def put(self, place: CollectionPlace, rows: VectorRows, count: Callable[[int], None]) -> None:
+        """``count`` is called with the bytes that are added, and may refuse them."""
         with self.lock:
             check_room(place, len(self.vectors.keys() | set(rows.numbers)), self.dimensions)
+            replaced = [self.texts[one] for one in rows.numbers if one in self.texts]
+            count(self._num_bytes(rows.texts) - self._num_bytes(replaced))
             self.vectors.update(zip(rows.numbers, rows.vectors, strict=True))
             self.texts.update(zip(rows.numbers, rows.texts, strict=True))
             self.matrix = None
+
+    def _num_bytes(self, texts: Sequence[str]) -> int:
+        """Bytes of rows with these texts; a search copies their vectors."""
+        each = 2 * 4 * self.dimensions + _ROW_BYTES
+        return len(texts) * each + sum(map(sys.getsizeof, texts))
 
 
 class ExactStore:
@@ -60,6 +81,7 @@ class ExactStore:
 
     def __init__(self) -> None:
         self._collections: dict[CollectionPlace, _Collection] = {}
+        self._num_bytes = Counter[TenantId]()
         self._lock = threading.Lock()
 
     async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
@@ -70,7 +92,7 @@ class ExactStore:
 
     async def drop(self, place: CollectionPlace) -> bool:
         with self._lock:
-            return self._collections.pop(place, None) is not None
+            return self._removed(place)
 
     async def names(self, tenant: TenantId) -> list[str]:
         with self._lock:
@@ -80,11 +102,12 @@ class ExactStore:
     def end(self, program: ProgramId) -> None:
         with self._lock:
             for place in [one for one in self._collections if one.program == program]:
-                del self._collections[place]
+                self._removed(place)
 
     def close(self) -> None:
         with self._lock:
             self._collections.clear()
+            self._num_bytes.clear()
 
     def _put(self, place: CollectionPlace, rows: VectorRows) -> None:
         with self._lock:
@@ -97,7 +120,37 @@ class ExactStore:
                 check_room(place, len(rows.texts), dimensions)
                 collection = self._collections[place] = _Collection(dimensions)
         check_dimensions(place, dimensions, collection.dimensions)
-        collection.put(place, rows)
+        collection.put(place, rows, lambda num_bytes: self._count(place, collection, num_bytes))
+
+    def _count(self, place: CollectionPlace, collection: _Collection, num_bytes: int) -> None:
+        """Count bytes that are added to a collection, unless it was dropped meanwhile.
+
+        Raises:
+            QuotaExceeded: its tenant would have too many.
+        """
+        with self._lock:
+            if self._collections.get(place) is not collection:
+                return
+            total = self._num_bytes[place.tenant] + num_bytes
+            if num_bytes > 0 and total > MAX_TENANT_BYTES:
+                raise QuotaExceeded(
+                    f"the collections of vectors of this tenant would have {total} bytes in the "
+                    f"node's memory; at most {MAX_TENANT_BYTES} are allowed: drop some, wait for "
+                    "programs to end, or have the operator choose another --vector-store",
+                    max_bytes=MAX_TENANT_BYTES,
+                )
+            self._num_bytes[place.tenant] = total
+            collection.num_bytes += num_bytes
+
+    def _removed(self, place: CollectionPlace) -> bool:
+        """Remove a collection; return whether it existed. The caller holds the lock."""
+        collection = self._collections.pop(place, None)
+        if collection is None:
+            return False
+        self._num_bytes[place.tenant] -= collection.num_bytes
+        if not self._num_bytes[place.tenant]:
+            del self._num_bytes[place.tenant]
+        return True
 
     def _search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         with self._lock:

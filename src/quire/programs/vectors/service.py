@@ -37,7 +37,7 @@ class VectorService(ProgramService):
         self._store = store
         self._turns = turns or FreeTurns()
         self._numbers = itertools.count(1)
-        self._has_own = False
+        self._has_own = self._has_ended = False
 
     @operation("vectors.name")
     async def name(self) -> str:
@@ -76,7 +76,9 @@ class VectorService(ProgramService):
         self._has_own = self._has_own or not shared
         order = CallOrder(ThreadId(thread), depth, priority, invocation, remaining_us)
         async with self._turns.turn(order):
-            await self._store.put(place, rows)
+            putting = asyncio.ensure_future(self._store.put(place, rows))
+            putting.add_done_callback(self._note_put)
+            await asyncio.shield(putting)
 
     @operation("vectors.search")
     async def search(
@@ -116,8 +118,17 @@ class VectorService(ProgramService):
         return [name for name in names if self._identity.capabilities.allows_store(name)]
 
     def close(self) -> None:
+        self._has_ended = True
         self._turns.end()
         if self._has_own:
+            self._store.end(self._identity.program)
+
+    def _note_put(self, putting: asyncio.Future[None]) -> None:
+        """Delete again what a program has stored that ended meanwhile: the store goes on with a
+        call whose program does not wait for it any more."""
+        if not putting.cancelled():
+            putting.exception()  # else asyncio logs the error of a call for which nobody waits
+        if self._has_ended and self._has_own:
             self._store.end(self._identity.program)
 
     def _place(self, collection: str, shared: bool) -> CollectionPlace:

@@ -73,7 +73,7 @@ class VectorStore(Protocol):
 
         Raises:
             InvalidArgument: other dimensions than the existing rows, or too many rows.
-            QuotaExceeded: the tenant or program has too many collections.
+            QuotaExceeded: the tenant or program has too many collections, or too much in memory.
             EngineLost: the store cannot be reached now.
         """
         ...

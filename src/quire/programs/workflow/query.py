@@ -29,7 +29,7 @@ from quire.programs.workflow.durable import Journal, QueryId
 from quire.programs.workflow.durable.asking import check_resumed
 from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.watching import PrimitiveStep, StepLog
-from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.graphs.values import ValueType
 from quire.programs.workflow.optimizing.apart import built_apart
@@ -224,7 +224,7 @@ class QueryTelling:
         self.num_kept = self.num_before = 0
         """The numbers of primitives that do not run again, and of all before the interruption."""
         self.speculation = SpeculationFigures()
-        self.graph: PrimitiveGraph | None = None
+        self.graph: GrowingGraph | None = None
         """The grown graph; None if it has not grown."""
 
     async def planned(self, graph: Graph) -> None:
@@ -257,7 +257,7 @@ class QueryTelling:
     async def speculated(self, figures: SpeculationFigures) -> None:
         self.speculation = figures
 
-    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
+    async def grew(self, primitive: Primitive, graph: GrowingGraph) -> None:
         self.graph = graph
         await self._tell("grown", primitive, num_primitives=len(graph.primitives))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+import threading
 from pathlib import Path
 
 import pytest
-from kept_api import Clock
+from kept_api import Clock, KeptApi
 
 from quire.core.errors import (
     CapacityError,
@@ -16,7 +20,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import TenantId
 from quire.core.kept_queries_config import KeptQueriesConfig
-from quire.programs.workflow.durable import KeptQueries, QueryPlace
+from quire.programs.workflow.durable import KeptQueries, QueryPlace, kept_queries
 from quire.programs.workflow.durable.query_file import FRAME_BYTES
 
 
@@ -158,3 +162,78 @@ def test_without_a_directory_nothing_is_kept() -> None:
     for name in ("max_bytes", "max_query_bytes", "max_queries"):
         with pytest.raises(ConfigError, match=f"{name} 0"):
             kept(Path(), **{name: 0})
+
+
+async def test_nobody_waits_on_the_loop_for_a_frame_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query ends at its deadline while a slow disk writes: other programs go on meanwhile."""
+    api = KeptApi(tmp_path)
+    number = (await api.ask("queries.open", workflow="w", key="q", must_exist=False))["number"]
+    writes, is_let_go, was_let_go = threading.Event(), threading.Event(), list[bool]()
+
+    def fsync(file: int) -> None:
+        writes.set()
+        was_let_go.append(is_let_go.wait(timeout=5))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    appending = asyncio.create_task(api.ask("queries.append", number=number, frame=b"x"))
+    await asyncio.to_thread(writes.wait)
+    closing = asyncio.create_task(api.ask("queries.close", number=number))
+    await asyncio.sleep(0)
+    is_let_go.set()
+    await asyncio.gather(appending, closing)
+    assert was_let_go == [True]
+
+
+@pytest.mark.parametrize("refused", ["open and unlink", "unlink", "mkdir"])
+def test_a_disk_that_refuses_is_named_with_a_remedy_and_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Also where the node could not clean up behind the first refusal."""
+    queries = kept(tmp_path)
+    opened = queries.open(place())
+
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "/secret")
+
+    def act() -> None:
+        if refused == "mkdir":
+            queries.open(place(tenant="another"))
+        else:
+            opened.finish([b"results"])
+
+    if "open" in refused:
+        monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(Path, refused.split()[-1], refuse)
+    message = "the node cannot keep the query: Read-only file system: check that its data directory"
+    with pytest.raises(CapacityError, match=message):
+        act()
+    monkeypatch.undo()
+    opened.close()
+
+
+def test_a_frame_does_not_look_at_all_files_of_its_tenant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant may have a thousand of them."""
+    looks, look = list[Path](), kept_queries._files
+
+    def noted(folder: Path) -> list[tuple[float, int, Path]]:
+        looks.append(folder)
+        return look(folder)
+
+    queries = kept(tmp_path, max_bytes=100_000)
+    opened = queries.open(place())
+    monkeypatch.setattr(kept_queries, "_files", noted)
+
+    def fill(num: int) -> None:
+        for _ in range(num):
+            opened.append(b"x" * 100)
+
+    fill(100)
+    assert len(looks) < 5
+    with pytest.raises(QuotaExceeded):
+        fill(1000)
+    assert 100_000 - 200 < opened.num_bytes <= 100_000
+    opened.close()

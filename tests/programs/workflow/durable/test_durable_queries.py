@@ -34,6 +34,7 @@ from quire.programs.workflow import (
     App,
     Engine,
     Graph,
+    Growth,
     Node,
     OptPass,
     PrimitiveStep,
@@ -173,6 +174,84 @@ async def test_rows_are_stored_again_for_a_search_that_is_still_to_come(
     runner = MortalRunner(graph, Random(0), 100)
     assert await lived(KeptApi(tmp_path), graph, runner) == wanted
     assert [one.id for one in runner.ran] == ["ingest", "search"]
+
+
+def storing() -> list[Node]:
+    """Texts are stored."""
+    embed = Node("embedding", {"items": "texts"}, {"vectors": "vectors"}, name="embed")
+    ingest = Node("vectors", {"items": "texts", "vectors": "vectors"}, {"stored": "done"}, None,
+                  {"operation": "ingest"}, name="ingest")  # fmt: skip
+    return [embed, ingest]
+
+
+def searching(asked: str) -> list[Node]:
+    """Texts are found for ``asked``."""
+    embed = Node("embedding", {asked: "text"}, {"wanted": "vectors"}, name="embed_asked")
+    search = Node("vectors", {"wanted": "vectors"}, {"found": "texts"}, None,
+                  {"operation": "search", "top_k": 2}, name="search")  # fmt: skip
+    return [embed, search]
+
+
+async def ran_again(
+    directory: Path, nodes: list[Node], step: Any, num_before: int, names: list[str]
+) -> tuple[list[str], Any, Any]:
+    """The primitives that run when a query is cut off behind ``num_before`` of them, its result,
+    and that of a query which is not cut off."""
+    engines = [
+        *(Engine(kind) for kind in ("embedding", "vectors")),
+        Engine("tool", config={"functions": {"f": lambda **given: "x"}}),
+        Engine("growth", config={"functions": {"step": step}}),
+    ]
+    app = App("app", engines)
+    app.update_template(nodes)
+    query = {
+        name: {"question": "Who?", "items": ["a", "b", "c"]}[name] for name in app.query_inputs
+    }
+    graph = Graph.optimize(app, query, passes=OptPass(names))
+    whole = MortalRunner(graph, Random(0), 100)
+    wanted = await lived(KeptApi(directory / "whole"), graph, whole)
+    with pytest.raises(CutOff):
+        await lived(KeptApi(directory), graph, MortalRunner(graph, Random(0), num_before))
+    runner = MortalRunner(graph, Random(0), 100)
+    result = await lived(KeptApi(directory), graph, runner)
+    return [one.id for one in runner.ran], result, wanted
+
+
+@pytest.mark.parametrize("names", [[], NAMES])
+async def test_rows_are_stored_again_for_a_search_that_grows(
+    tmp_path: Path, names: list[str]
+) -> None:
+    tool = Node("tool", {"stored": "done", "question": "text"}, {"asked": "text"}, None,
+                {"function": "f", "pure": True}, name="tool")  # fmt: skip
+    grow = Node("growth", {"asked": "text"}, {"found": "texts"}, None,
+                {"function": "step", "effects": ["vectors"]}, name="grow")  # fmt: skip
+    nodes = [*storing(), tool, grow]
+    ran, result, wanted = await ran_again(
+        tmp_path, nodes, lambda asked: Growth(searching("asked")), 3, names
+    )
+    assert ran == ["ingest", "grow/embed_asked", "grow/search"]
+    assert result == wanted
+
+
+@pytest.mark.parametrize("names", [[], NAMES])
+async def test_rows_that_have_grown_are_not_stored_again_for_nobody(
+    tmp_path: Path, names: list[str]
+) -> None:
+    grow = Node(
+        "growth", {"question": "text", "items": "texts"}, {"answer": "text"}, None,
+        {"function": "step", "effects": ["vectors"]}, name="grow",
+    )  # fmt: skip
+    tell = Node("tool", {"found": "texts"}, {"answer": "text"}, None, {"function": "f"},
+                name="tell")  # fmt: skip
+
+    def step(question: str, items: list[str]) -> Growth:
+        stored, found = storing(), searching("question")
+        stored[-1] >> found[-1]
+        return Growth([*stored, *found, tell])
+
+    ran, result, wanted = await ran_again(tmp_path, [grow], step, 4, names)
+    assert ran == ["grow/tell"]
+    assert result == wanted
 
 
 async def kept_of(api: KeptApi) -> tuple[set[str], set[str]]:

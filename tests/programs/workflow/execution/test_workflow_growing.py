@@ -19,7 +19,9 @@ from quire.core.errors import InvalidArgument, ProgramError
 from quire.programs.workflow import App, Engine, Graph, GraphCache, Growth, Node, OptPass, StepLog
 from quire.programs.workflow.execution import scheduler as scheduler_module
 from quire.programs.workflow.execution.growing import TemplateGrower
+from quire.programs.workflow.execution.recording import NO_RECORD
 from quire.programs.workflow.execution.scheduler import GraphScheduler
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.runners.local import ToolRunner
 
@@ -65,6 +67,7 @@ def test_a_grown_graph_gives_the_answer_of_the_same_graph_written_out(
             assert scheduler.state.num_values <= len(wanted), "only results are kept"
             numbers = [one.number for one in scheduler.state.graph.primitives.values()]
             assert len(set(numbers)) == len(numbers)
+            check_whole(scheduler.state.graph)
 
 
 # -- loops -----------------------------------------------------------------------------------------
@@ -155,8 +158,81 @@ async def test_no_branch_waits_for_a_slow_sibling() -> None:
     assert not let_go.is_set()
     let_go.set()
     assert await running == {"c": "slow x!"}
-    depths = {one: p.depth for one, p in scheduler.state.graph.primitives.items()}
-    assert depths == {"slow": 1, "grow": 3, "join": 0, "grow/one": 2, "grow/two": 1}
+    depths = {one: p.depth for one, p in scheduler.state.graph.primitives.items() if one != "grow"}
+    assert depths == {"slow": 1, "join": 0, "grow/one": 2, "grow/two": 1}
+
+
+class SlowRecord(type(NO_RECORD)):  # type: ignore[misc]
+    """Each growth waits until ``num`` of them are to be kept."""
+
+    def __init__(self, num: int) -> None:
+        self._num, self._all_are_there = num, asyncio.Event()
+
+    async def grew(self, primitive: Primitive, growth: Growth, num_primitives: int) -> None:
+        self._num -= 1
+        if not self._num:
+            self._all_are_there.set()
+        await self._all_are_there.wait()
+
+
+async def test_growths_that_are_kept_side_by_side_are_both_in_the_graph() -> None:
+    def step_of(name: str) -> Any:
+        return lambda q: Growth([work(outputs={name: "text"})])
+
+    functions = {"do": lambda q: q + "!", "join": lambda a, b: f"{a} {b}"}
+    app = App(
+        "pair",
+        [
+            Engine("tool", config={"functions": functions}),
+            Engine("growth", config={"functions": {name: step_of(name) for name in "ab"}}),
+        ],
+    )
+    config = {"function": "join"}
+    join = Node("tool", {"a": "text", "b": "text"}, {"c": "text"}, None, config, name="join")
+    pair = [
+        Node(
+            "growth", {"q": "text"}, {name: "text"}, config={"function": name}, name=f"grow_{name}"
+        )
+        for name in "ab"
+    ]
+    app.update_template([*pair, join])
+    graph = Graph.optimize(app, {"q": "x"})
+    runners: dict[str, Any] = {"tool": ToolRunner(functions)}
+    grower = TemplateGrower(graph.app, graph.config, graph.passes, graph.cache)
+    scheduler = GraphScheduler(
+        graph.e_graph, graph.query, runners, lambda: 0.0, grower=grower, record=SlowRecord(2)
+    )
+    assert await scheduler.run() == {"c": "x! x!"}
+
+
+def check_whole(grown: GrowingGraph) -> None:
+    """Assert that children and users are those that follow from the primitives."""
+    whole = grown.whole
+    assert grown.children == whole.children
+    assert grown.users == whole.users
+
+
+async def test_the_numbers_of_a_loop_follow_its_order() -> None:
+    app = counted(4)
+    graph = Graph.optimize(app, {"text": "x"})
+    scheduler = scheduler_of(graph, runner=ToolRunner(app.engines["tool"].functions))
+    await scheduler.run()
+    grown = scheduler.state.graph
+    numbers = [grown.primitives[one].number for one in grown.whole.order]
+    assert numbers == list(range(1, 8))
+
+
+def test_the_time_that_remains_is_added_up_through_what_has_grown() -> None:
+    functions: dict[str, Any] = dict.fromkeys(("slow", "quick", "last"), str)
+    app = two_branches({**functions, "join": lambda a, b: a}, lambda q: q)
+    graph = GrowingGraph(Graph.optimize(app, {"q": "x"}).e_graph.with_depths(lambda one: 1.0))
+    part = App("part", [Engine("tool", config={"functions": functions})])
+    one = Node("tool", {"q": "text"}, {"r": "text"}, None, {"function": "quick"}, name="one")
+    two = Node("tool", {"r": "text"}, {"b": "text"}, None, {"function": "last"}, name="two")
+    part.update_template([one, two])
+    graph.graft("grow", Graph.optimize(part, {"q": "x"}).e_graph, {}, lambda one: 2.0)
+    remaining_s = {one: primitive.remaining_us / 1e6 for one, primitive in graph.primitives.items()}
+    assert remaining_s == {"slow": 2, "grow": 2, "join": 1, "grow/one": 5, "grow/two": 3}
 
 
 def mapped(**config: Any) -> App:

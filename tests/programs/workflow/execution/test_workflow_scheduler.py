@@ -13,6 +13,7 @@ from workflow_reference import ReferenceRun, digest
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
+from quire.programs.workflow.execution import scheduler as scheduler_module
 from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.recording import NO_RECORD
 from quire.programs.workflow.execution.scheduler import PAUSES_S, GraphScheduler, PrimitiveRunner
@@ -144,6 +145,61 @@ async def test_a_failure_ends_the_query_and_closes_what_it_holds() -> None:
     assert "answer.0.decode" not in runner.began
     assert tuple(dict.fromkeys(pauses)) == PAUSES_S
     assert {one.engine for one in log.repeated} == {"embedding"}
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "num_tries", "told", "ends_s"),
+    [(15.0, 2, "2 times", 30.1), (80.0, 1, "once", 80.0), (1.0, 5, "5 times", 12.6)],
+)
+async def test_an_engine_that_hangs_is_waited_for_once_more_at_most(
+    waited_s: float, num_tries: int, told: str, ends_s: float
+) -> None:
+    """Every further try would cost its user as much time as the first."""
+    app = App("app", [Engine("search")])
+    app.update_template([Node("search", {"q": "text"}, {"found": "texts"}, name="web")])
+    graph = Graph.optimize(app, {"q": "x"})
+    now_s, tries = 0.0, list[str]()
+
+    class Hangs:
+        async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
+            nonlocal now_s
+            now_s += waited_s
+            tries.append(primitive.id)
+            raise EngineLost("no answer", waited_s=waited_s)
+
+        async def close(self) -> None:
+            """Nothing is held."""
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    scheduler = GraphScheduler(graph.e_graph, graph.query, {"search": Hangs()}, clock, sleep=sleep)
+    with pytest.raises(EngineLost, match=f"web: was tried {told}: no answer"):
+        await scheduler.run()
+    assert len(tries) == num_tries
+    assert now_s == pytest.approx(ends_s)
+
+
+async def test_an_engine_that_frees_nothing_does_not_keep_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler_module, "CLOSE_S", 0.01)
+    graph = Graph.optimize(advanced(), QUERY)
+    runner, runners = of(graph)
+    is_over = asyncio.Event()
+
+    class Hangs:
+        async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
+            return await runner.run(primitive, inputs)
+
+        async def close(self) -> None:
+            await is_over.wait()
+
+    runners[next(iter(runners))] = Hangs()
+    async with asyncio.timeout(10):
+        await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+    assert runner.num_closed == len(runners) - 1, "those behind it are closed all the same"
 
 
 async def test_a_primitive_whose_engine_was_lost_is_carried_out_again_from_its_inputs() -> None:

@@ -18,9 +18,17 @@ from quire.core.errors import CapacityError, InvalidArgument, QuotaExceeded, Unk
 from quire.core.ids import TenantId
 from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.services.names import check_name
-from quire.programs.workflow.durable.query_file import FRAME_BYTES, QueryFile, write_whole
+from quire.programs.workflow.durable.query_file import (
+    FRAME_BYTES,
+    QueryFile,
+    disk_errors,
+    write_whole,
+)
 
 _OPEN, _FINISHED = ".query", ".done"
+_SHARE = 8
+"""The part of a tenant's free room that is given out until its files are looked at again: as many
+nodes may have the data directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class OpenQuery:
         """Keep only these frames: the query has ended."""
         assert self._file is not None, "a finished query does nothing more"
         write_whole(self._file.path.with_suffix(_FINISHED), contents, self._kept.now_s())
-        self._file.path.unlink(missing_ok=True)
+        _unlink(self._file.path)
         self.close()
 
     def close(self) -> None:
@@ -80,6 +88,8 @@ class KeptQueries:
         self._directory = None if directory is None else directory / "queries"
         self._config = config
         self._lock = threading.Lock()
+        self._room: dict[Path, int] = {}
+        """Bytes that a tenant's queries may add, by its folder, before its files are looked at."""
         self.now_s = now_s
 
     def open(self, place: QueryPlace, *, must_exist: bool = False) -> OpenQuery:
@@ -95,7 +105,7 @@ class KeptQueries:
         self._drop_expired(path.parent)
         finished = path.with_suffix(_FINISHED)
         if finished.exists():
-            path.unlink(missing_ok=True)
+            _unlink(path)
             file = QueryFile(finished, self.now_s())
             file.close()
             return OpenQuery(self, place, None, file.frames)
@@ -103,10 +113,8 @@ class KeptQueries:
             if must_exist:
                 raise self._unknown(place)
             self._check_number(path.parent)
-            try:
+            with disk_errors():
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as exc:
-                raise CapacityError(f"{path.parent} cannot be made: {exc.strerror}") from exc
         file = QueryFile(path, self.now_s())
         return OpenQuery(self, place, file, file.frames)
 
@@ -140,20 +148,31 @@ class KeptQueries:
                 f"{held_bytes + num_bytes}; at most {config.max_query_bytes} are allowed: ask it "
                 "without an id, or divide it"
             )
+        folder = self._path(place).parent
         with self._lock:
-            files = _files(self._path(place).parent)
-            total = num_bytes + sum(size for _, size, _ in files)
-            for _, size, path in files:
-                if total <= config.max_bytes:
-                    return
-                if path.suffix == _FINISHED:
-                    path.unlink(missing_ok=True)
-                    total -= size
+            if num_bytes <= self._room.get(folder, 0):
+                self._room[folder] -= num_bytes
+                return
+            total = self._shrunk(folder, config.max_bytes - num_bytes) + num_bytes
+            self._room[folder] = max(0, config.max_bytes - total) // _SHARE
         if total > config.max_bytes:
             raise QuotaExceeded(
                 f"the unfinished queries of this tenant would keep {total} bytes; at most "
                 f"{config.max_bytes} are allowed: delete some, or wait until they expire"
             )
+
+    def _shrunk(self, folder: Path, most: int) -> int:
+        """Delete finished queries of a tenant until it has at most ``most`` bytes, or none is left;
+        return the bytes that it has then."""
+        files = _files(folder)
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= most:
+                break
+            if path.suffix == _FINISHED:
+                _unlink(path)
+                total -= size
+        return total
 
     def _path(self, place: QueryPlace) -> Path:
         """The file of a query, named by hashes, because names may contain any characters."""
@@ -174,7 +193,7 @@ class KeptQueries:
         too_many = max(0, len(files) + 1 - self._config.max_queries)
         finished = [path for _, _, path in files if path.suffix == _FINISHED][:too_many]
         for path in finished:
-            path.unlink(missing_ok=True)
+            _unlink(path)
         if len(finished) < too_many:
             raise QuotaExceeded(
                 f"{self._config.max_queries} unfinished queries of this tenant are kept, as many "
@@ -206,9 +225,14 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
     return sorted(found)
 
 
+def _unlink(path: Path) -> None:
+    with disk_errors():
+        path.unlink(missing_ok=True)
+
+
 def _remove(path: Path) -> None:
-    """Delete a file. Raises ``CapacityError`` if the query is being answered."""
+    """Delete a file. Raises ``CapacityError`` if the query is being answered, or the disk fails."""
     if path.suffix == _OPEN:
         with suppress(InvalidArgument):  # damaged, which does not matter any more
             QueryFile(path, path.stat().st_mtime).close()
-    path.unlink(missing_ok=True)
+    _unlink(path)

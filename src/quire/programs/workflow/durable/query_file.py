@@ -16,7 +16,8 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from quire.core.errors import CapacityError, InvalidArgument
@@ -27,6 +28,18 @@ _HEAD = struct.Struct(">II")
 _DIGEST_BYTES = 16
 FRAME_BYTES = _HEAD.size + _DIGEST_BYTES
 """Bytes of a frame besides its content."""
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raise what the disk refuses as ``CapacityError``."""
+    try:
+        yield
+    except OSError as exc:
+        raise CapacityError(
+            f"the node cannot keep the query: {exc.strerror}: check that its data directory is "
+            "there and can be written, and make room if it is full"
+        ) from exc
 
 
 class DamagedQuery(InvalidArgument):
@@ -73,20 +86,21 @@ class QueryFile:
         if self._file is None:
             raise CapacityError(f"{self.path.name} is closed: the query has ended")
         try:
-            left = memoryview(content)
-            place = self.num_bytes
-            while left:
-                num = os.pwrite(self._file, left, place)
-                place, left = place + num, left[num:]
-            os.utime(self._file, (now_s, now_s))
-            os.fsync(self._file)
-        except OSError as exc:
-            os.ftruncate(self._file, self.num_bytes)
-            raise CapacityError(
-                f"the node cannot keep what the query has done: {exc.strerror}: make room in its "
-                "data directory"
-            ) from exc
+            with disk_errors():
+                self._write_at(self._file, memoryview(content), now_s)
+        except CapacityError:
+            with suppress(OSError):  # what is left of it counts as cut off
+                os.ftruncate(self._file, self.num_bytes)
+            raise
         self.num_bytes += len(content)
+
+    def _write_at(self, file: int, left: memoryview, now_s: float) -> None:
+        place = self.num_bytes
+        while left:
+            num = os.pwrite(file, left, place)
+            place, left = place + num, left[num:]
+        os.utime(file, (now_s, now_s))
+        os.fsync(file)
 
     def _read(self) -> tuple[list[bytes], int]:
         """The frames, and the end of the last complete one; the rest of the file is cut off."""
@@ -115,21 +129,20 @@ def write_whole(path: Path, contents: Iterable[bytes], now_s: float) -> None:
     """
     unfinished = path.with_suffix(".new")
     try:
-        with open(unfinished, "wb", opener=_private) as file:
-            file.write(MAGIC)
-            for place, content in enumerate(contents):
-                file.write(_frame(place, content))
-            file.flush()
-            os.utime(file.fileno(), (now_s, now_s))
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        _settle(path.parent)
-    except OSError as exc:
-        unfinished.unlink(missing_ok=True)
-        raise CapacityError(
-            f"the node cannot keep the query's results: {exc.strerror}: make room in its data "
-            "directory"
-        ) from exc
+        with disk_errors():
+            with open(unfinished, "wb", opener=_private) as file:
+                file.write(MAGIC)
+                for place, content in enumerate(contents):
+                    file.write(_frame(place, content))
+                file.flush()
+                os.utime(file.fileno(), (now_s, now_s))
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+            _settle(path.parent)
+    except CapacityError:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _whole_frames(name: str, content: bytes) -> tuple[list[bytes], int]:
@@ -176,10 +189,8 @@ def _digest(content: bytes) -> bytes:
 def _opened(path: Path) -> int:
     """Open and lock the file, and check that it still has this name."""
     while True:
-        try:
+        with disk_errors():
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as exc:
-            raise CapacityError(f"{path.name} cannot be opened: {exc.strerror}") from exc
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file), os.stat(path)):

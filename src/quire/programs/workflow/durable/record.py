@@ -8,7 +8,8 @@ or cost nothing; such a primitive runs again only if another one needs it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.programs.workflow.durable.entries import (
@@ -20,7 +21,7 @@ from quire.programs.workflow.durable.entries import (
 from quire.programs.workflow.durable.growth_bytes import growth_bytes, growth_of
 from quire.programs.workflow.durable.journal import Journal
 from quire.programs.workflow.durable.stored_values import stored
-from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.object_store import GraphState
 from quire.programs.workflow.graphs.primitives import PREFILLS, Op, Primitive
 from quire.programs.workflow.graphs.values import ValueType
@@ -35,21 +36,32 @@ class KeptRecord:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._graph: PrimitiveGraph
+        self._graph: GrowingGraph
         self._runs: dict[str, bool] = {}
         """Whether each primitive of the graph runs."""
+        self._read, self._written = Counter[str](), Counter[str]()
+        """The effects that primitives that run, except ingestions, read and write."""
 
-    def follow(self, graph: PrimitiveGraph) -> None:
-        self._graph, self._runs = graph, {}
+    def follow(
+        self, graph: GrowingGraph, new: Sequence[str], instead_of: Primitive | None = None
+    ) -> None:
+        self._graph = graph
+        if instead_of is not None:
+            self._read.subtract(instead_of.reads)
+            self._written.subtract(instead_of.writes)
         results = {ref.primitive for ref in graph.results.values()}
-        for one in reversed(graph.order):
+        for one in reversed(new):
             primitive = graph.primitives[one]
             if self._journal.has_ended(one):
-                self._runs[one] = self._has_wanted_state(primitive)
+                runs = self._has_wanted_state(primitive)
             elif primitive.op in PASSING:
-                self._runs[one] = one in results or self._is_needed(primitive)
+                runs = one in results or self._is_needed(primitive)
             else:
-                self._runs[one] = True
+                runs = True
+            self._runs[one] = runs
+            if runs and primitive.op is not Op.INGESTION:
+                self._read.update(primitive.reads)
+                self._written.update(primitive.writes)
 
     def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:
         if not self._journal.has_ended(primitive.id):
@@ -104,10 +116,9 @@ class KeptRecord:
         """Whether a primitive that runs waits for it, or reads the rows that it stores."""
         if any(self._runs[child] for child in self._graph.children[primitive.id]):
             return True
-        return primitive.op is Op.INGESTION and any(
-            self._runs.get(other.id, False) and other.conflicts(primitive)
-            for other in self._graph.primitives.values()
-            if other.op is not Op.INGESTION
+        return primitive.op is Op.INGESTION and (
+            any(self._written[one] > 0 for one in primitive.reads | primitive.writes)
+            or any(self._read[one] > 0 for one in primitive.writes)
         )
 
     def _is_used(self, primitive: Primitive) -> bool:

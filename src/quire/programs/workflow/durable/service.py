@@ -53,8 +53,9 @@ class KeptQueryService(ProgramService):
 
     @operation("queries.close")
     async def close_query(self, number: int) -> None:
-        self._found(number).close()
+        opened = self._found(number)
         del self._open[number]
+        await asyncio.to_thread(opened.close)  # it waits for a frame that is being written
 
     def close(self) -> None:
         self._has_ended = True

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from quire.core.errors import ProgramError
-from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.object_store import GraphState
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.template.growth import Growth
@@ -22,8 +22,11 @@ class OutcomeUnknown(ProgramError):
 class QueryRecord(Protocol):
     """The record of one query. What a call reports is kept when the call returns."""
 
-    def follow(self, graph: PrimitiveGraph) -> None:
-        """Use ``graph`` as the query's graph from now on."""
+    def follow(
+        self, graph: GrowingGraph, new: Sequence[str], instead_of: Primitive | None = None
+    ) -> None:
+        """Note the primitives ``new`` of the query's graph, parents before children.
+        ``instead_of``: the growth that they replace; None at the beginning, for all."""
         ...
 
     def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:
@@ -55,7 +58,9 @@ class QueryRecord(Protocol):
 
 
 class _NoRecord:
-    def follow(self, graph: PrimitiveGraph) -> None:
+    def follow(
+        self, graph: GrowingGraph, new: Sequence[str], instead_of: Primitive | None = None
+    ) -> None:
         """Do nothing: nothing is kept."""
 
     def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -17,8 +18,8 @@ from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.recording import NO_RECORD, OutcomeUnknown, QueryRecord
 from quire.programs.workflow.execution.watching import PrimitiveStep, StepLog, Watcher
 from quire.programs.workflow.graphs.control_flow import decided
-from quire.programs.workflow.graphs.grafting import grafted
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.object_store import GraphState
 from quire.programs.workflow.graphs.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.graphs.values import Ref, plain
@@ -32,6 +33,12 @@ LOSSES = (EngineLost, PageLost)
 PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 """The pauses before a primitive runs again. Most engines come back within seconds; if a large model
 must load first, the query fails and its client may ask again."""
+MAX_WAITED_S = 30.0
+"""A primitive whose tries have together waited so long for an answer that did not come does not run
+again: an engine that hangs, such as a search server, would keep the query for all of its tries."""
+CLOSE_S = 2.0
+"""The most seconds that a query which has ended waits until an engine has freed what it held. What
+takes longer goes on alone."""
 
 
 class PrimitiveRunner(Protocol):
@@ -75,13 +82,13 @@ class Grower(Protocol):
 class GraphScheduler:
     """Runs one query. ``runners``: by the engine's name; ``watcher`` receives every primitive.
 
-    ``grower``: the grower of the growths in ``graph``; ``follow`` receives each graph that the
-    query has while it grows. ``record``: what is kept of the query. ``shared``: see
+    ``grower``: the grower of the growths in ``graph``; ``follow`` receives the query's graph each
+    time it has grown. ``record``: what is kept of the query. ``shared``: see
     ``Sharing.how``. ``experience``: the basis of suppositions; None: nothing runs ahead.
     ``batches``: the batches of encoders, by the primitive's id.
 
     A primitive whose engine is lost runs again from its inputs, which are still stored, after each
-    of ``PAUSES_S``. Tools do not: it is not known what they have done.
+    of ``PAUSES_S`` and until ``MAX_WAITED_S``. Tools do not: it is not known what they have done.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class GraphScheduler:
         watcher: Watcher | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         grower: Grower | None = None,
-        follow: Callable[[PrimitiveGraph], object] | None = None,
+        follow: Callable[[GrowingGraph], object] | None = None,
         seconds: Callable[[Primitive], float] = lambda primitive: 0.0,
         record: QueryRecord = NO_RECORD,
         shared: Mapping[str, str] = MappingProxyType({}),
@@ -105,7 +112,7 @@ class GraphScheduler:
         if experience is not None:
             self.speculator = Speculator(self.state, experience, runners, record.carries_out)
         self._record, self._shared, self._batches = record, shared, batches
-        record.follow(graph)
+        record.follow(self.state.graph, graph.order)
         self._runners, self._now_s, self._sleep = runners, now_s, sleep
         self._watcher: Watcher = watcher or StepLog()
         self._grower, self._follow, self._seconds = grower, follow, seconds
@@ -124,11 +131,16 @@ class GraphScheduler:
         except BaseExceptionGroup as failures:
             raise _first(failures) from None
         finally:
-            for runner in self._runners.values():
-                await runner.close()
+            await self._close()
         if self.speculator is not None:
             await self._watcher.speculated(self.speculator.figures)
         return await plain(self.state.results())
+
+    async def _close(self) -> None:
+        for runner in self._runners.values():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await runner.close()
 
     async def _begin(self, ready: list[Primitive], group: asyncio.TaskGroup) -> None:
         """Start primitives; those without work for an engine end here.
@@ -199,23 +211,23 @@ class GraphScheduler:
 
     async def _grow(self, growth: Primitive, grown: GrownGraph) -> list[Primitive]:
         """Put the graph of a growth in its place; return the primitives that may start now."""
-        before = self.state.graph
-        num = len(before.primitives) + len(grown.graph.primitives)
+        num = len(self.state.graph.primitives) + len(grown.graph.primitives)
         if num > MAX_GROWN_PRIMITIVES:
             raise InvalidArgument(
                 f"{growth.node}: with its growth the query has {num} primitives; at most "
                 f"{MAX_GROWN_PRIMITIVES} are allowed: let it grow less, or ask several queries",
                 param=growth.node,
             )
-        graph = grafted(before, growth.id, grown.graph, grown.passed).with_depths(self._seconds)
         if grown.growth is not None and self._record.growth(growth) is None:
             await self._record.grew(growth, grown.growth, num)
         self._growers[growth.id] = grown.grower
-        self._record.follow(graph)
-        ready = self.state.grow(growth.id, graph, grown.values)
+        graft, ready = self.state.grow(
+            growth.id, grown.graph, grown.passed, grown.values, self._seconds
+        )
+        self._record.follow(self.state.graph, graft.new, instead_of=growth)
         if self._follow is not None:
-            self._follow(graph)
-        await self._watcher.grew(growth, graph)
+            self._follow(self.state.graph)
+        await self._watcher.grew(growth, self.state.graph)
         return ready
 
     async def _recorded(self, primitive: Primitive) -> Mapping[str, Any]:
@@ -239,15 +251,17 @@ class GraphScheduler:
             return outputs
         assert primitive.engine is not None, f"{primitive.id} has no engine"
         runner = self._runners[primitive.engine]
-        for pause_s in (*PAUSES_S, None):
+        waited_s = 0.0
+        for num_tries, pause_s in enumerate((*PAUSES_S, None), 1):
             try:
                 return dict(await runner.run(primitive, inputs))
             except QuireError as exc:
                 if not _may_be_repeated(primitive, exc):
                     raise _named(primitive, exc, exc.message) from exc
-                if pause_s is None:
-                    text = f"was tried {len(PAUSES_S) + 1} times: {exc.message}"
-                    raise _named(primitive, exc, text) from exc
+                waited_s += exc.details.get("waited_s", 0.0)
+                if pause_s is None or waited_s >= MAX_WAITED_S:
+                    tries = "once" if num_tries == 1 else f"{num_tries} times"
+                    raise _named(primitive, exc, f"was tried {tries}: {exc.message}") from exc
                 await self._watcher.repeats(primitive, exc)
             await self._sleep(pause_s)
         raise AssertionError("the last pause is none")

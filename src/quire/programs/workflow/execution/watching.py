@@ -11,7 +11,7 @@ from typing import Protocol
 from quire.core.errors import QuireError
 from quire.programs.api.encode import EncoderBatches
 from quire.programs.workflow.execution.answer_text import SaidText
-from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.speculation.figures import SpeculationFigures
 
@@ -61,8 +61,9 @@ class Watcher(Protocol):
         """The query has its results; ``figures`` are those of its runs ahead."""
         ...
 
-    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
-        """Other primitives have replaced a growth, and the query's graph is ``graph`` now."""
+    async def grew(self, primitive: Primitive, graph: GrowingGraph) -> None:
+        """Other primitives have replaced a growth in the query's ``graph``, which may grow
+        again."""
         ...
 
 
@@ -78,7 +79,7 @@ class StepLog:
         self.num_kept = self.num_before = 0
         """The numbers of primitives that do not run again, and of all before the interruption."""
         self.speculation = SpeculationFigures()
-        self.graph: PrimitiveGraph | None = None
+        self.graph: GrowingGraph | None = None
         """The grown graph; None if it has not grown."""
 
     async def began(self, primitive: Primitive, started_s: float) -> None:
@@ -99,5 +100,5 @@ class StepLog:
     async def speculated(self, figures: SpeculationFigures) -> None:
         self.speculation = figures
 
-    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
+    async def grew(self, primitive: Primitive, graph: GrowingGraph) -> None:
         self.graph = graph

@@ -5,10 +5,11 @@ Does no I/O and starts nothing: its caller reports ended primitives and learns w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import Graft, GrowingGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.graphs.values import Ref, empty
 
@@ -21,12 +22,13 @@ class GraphState:
     it. A value is dropped when its last user has ended."""
 
     def __init__(self, graph: PrimitiveGraph, query: Mapping[str, Any]) -> None:
-        self.graph = graph
-        """The graph as it is now: ``grow`` replaces it."""
+        self.graph = GrowingGraph(graph)
         self._query = query
         self._waiting = {one.id: len(one.parents) for one in graph.primitives.values()}
         self._values: dict[str, Mapping[str, Any]] = {}
-        self._num_users = self._counted(graph)
+        self._num_users: dict[str, int] = {}
+        """The number of unended users of each primitive's values, and of results among them."""
+        self._count_users(graph.primitives)
         self.num_left = len(graph.primitives)
         """The number of primitives that have not ended."""
 
@@ -47,10 +49,7 @@ class GraphState:
         self.num_left -= 1
         if self._num_users[one]:
             self._values[one] = outputs
-        for source in self.graph.primitives[one].sources:
-            self._num_users[source] -= 1
-            if not self._num_users[source]:
-                del self._values[source]
+        self._drop_unused(self.graph.primitives[one].sources)
         ready: list[str] = []
         for child in self.graph.children[one]:
             self._waiting[child] -= 1
@@ -58,45 +57,51 @@ class GraphState:
                 ready.append(child)
         return self._deepest_first(ready)
 
-    def grow(self, one: str, graph: PrimitiveGraph, values: Mapping[str, Any]) -> list[Primitive]:
-        """End a growth: the query's graph is ``graph`` from now on. ``values``: those of the growth
-        that the new primitives use. Return the primitives that may start now."""
+    def grow(
+        self,
+        one: str,
+        part: PrimitiveGraph,
+        passed: Mapping[str, Ref],
+        values: Mapping[str, Any],
+        seconds: Callable[[Primitive], float] = lambda primitive: 0.0,
+    ) -> tuple[Graft, list[Primitive]]:
+        """End a growth, which ``part`` replaces: see ``GrowingGraph.graft``. ``values``: the query
+        inputs of ``part``. Return also the primitives that may start now."""
         assert self._waiting[one] == 0, f"{one} has ended without having been started"
         self._waiting[one] = _ENDED
-        affected = [
-            child
-            for child, primitive in graph.primitives.items()
-            if child not in self._waiting
-            or (one in self.graph.primitives[child].parents and self._waiting[child] > 0)
-        ]
-        self.num_left += len(graph.primitives) - len(self.graph.primitives) - 1
         sources = self.graph.primitives[one].sources
-        self.graph = graph
+        graft = self.graph.graft(one, part, passed, seconds)
+        self.num_left += len(graft.new) - 1
+        self._waiting |= dict.fromkeys(graft.new, 0)
         ready: list[str] = []
-        for child in affected:
-            parents = graph.primitives[child].parents
-            num = sum(self._waiting.get(parent) != _ENDED for parent in parents)
+        for child in (*graft.behind, *(f"{one}/{name}" for name in part.primitives)):
+            parents = self.graph.primitives[child].parents
+            num = sum(self._waiting[parent] != _ENDED for parent in parents)
             self._waiting[child] = num
             if not num:
                 ready.append(child)
-        self._num_users = self._counted(graph)
+        self._count_users([one, *graft.new])
         if self._num_users[one]:
             self._values[one] = values
+        self._drop_unused(sources)
+        return graft, self._deepest_first(ready)
+
+    def _count_users(self, ids: Iterable[str]) -> None:
+        """Count the unended users of the values of ``ids``, and the results among them."""
+        found = {
+            one: sum(self._waiting[user] != _ENDED for user in self.graph.users[one]) for one in ids
+        }
+        for ref in self.graph.results.values():
+            if ref.primitive in found:
+                found[ref.primitive] += 1
+        self._num_users |= found
+
+    def _drop_unused(self, sources: Iterable[str]) -> None:
+        """Note that a user of the values of ``sources`` has ended."""
         for source in sources:
+            self._num_users[source] -= 1
             if not self._num_users[source]:
                 del self._values[source]
-        return self._deepest_first(ready)
-
-    def _counted(self, graph: PrimitiveGraph) -> dict[str, int]:
-        """Count, for each primitive, the unended users of its values and the results among them."""
-        found = {
-            one: sum(self._waiting[user] != _ENDED for user in users)
-            for one, users in graph.users.items()
-        }
-        for ref in graph.results.values():
-            if not ref.from_query:
-                found[ref.primitive] += 1
-        return found
 
     def inputs_of(self, primitive: Primitive) -> dict[str, Any]:
         """Return the values that a primitive works on, by name."""

@@ -9,6 +9,7 @@ from typing import Any
 from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.watching import Watcher
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.graphs.prompts import PromptPart
 from quire.programs.workflow.graphs.values import ValueType
@@ -22,8 +23,8 @@ class StreamedAnswers:
         self.watcher = watcher
         self.outputs: Mapping[str, str] = {}
 
-    def follow(self, graph: PrimitiveGraph) -> None:
-        """Find the answers of ``graph``, which is the query's graph from now on."""
+    def follow(self, graph: PrimitiveGraph | GrowingGraph) -> None:
+        """Find the answers of ``graph``, which is the query's graph as it is now."""
         outputs: dict[str, str] = {}
         for name, ref in graph.results.items():
             source = graph.primitives.get(ref.primitive)

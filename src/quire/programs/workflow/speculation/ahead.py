@@ -136,7 +136,7 @@ class SpeculativeRuns:
 
     def _marked(self) -> list[Primitive]:
         """Return the primitives that may run ahead or be supposed, parents before children."""
-        graph = self._state.graph
+        graph = self._state.graph.whole
         if graph is not self._known:
             found = [graph.primitives[one] for one in graph.order]
             self._known, self._found = graph, [one for one in found if one.ahead or one.guess]

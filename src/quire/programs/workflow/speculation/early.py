@@ -108,7 +108,7 @@ class EarlyScores:
     def _stored(self, primitive: Primitive) -> list[str] | None:
         """Return the texts that the query stores for ``primitive``, or None if one is unknown."""
         found: dict[str, None] = {}
-        for one in stored_before(self._state.graph, primitive):
+        for one in stored_before(self._state.graph.whole, primitive):
             ref = one.inputs["texts"]
             if not self._state.has_value(ref):
                 return None
