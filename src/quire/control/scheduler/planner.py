@@ -81,7 +81,7 @@ class MessagePlanner:
         self._fairness = fairness
         self.ranking = ranking
         self.backlog = Backlog(engine, fairness, ranking, gate)
-        self.pausing = FamilyPausing(engine, table, self.backlog, gate, time)
+        self.pausing = FamilyPausing(engine, table, self.backlog, gate, fairness, time)
         self._seats = self.backlog.seats
         self.restorer = Restorer(engine)
         self.exchange = ExchangeScheduler(engine, host.leases, flow, time)

@@ -74,6 +74,13 @@ class ProgramGate:
         return self._config.resume_below * self.num_blocks - self.sets.num_warm_blocks
 
     @property
+    def refill_s(self) -> float | None:
+        """How long the engine takes to compute as many tokens as fit, in seconds; None: the time of
+        a token is not known yet."""
+        token_s = self._chunk_time.token_s
+        return None if token_s is None else token_s * self._engine.page_size * self.num_blocks
+
+    @property
     def turn_s(self) -> float:
         """How long a family may stay once it was let in, while others wait, in seconds."""
         return self._config.max_s
@@ -240,11 +247,8 @@ class ProgramGate:
         return len(self._families)
 
     def _hold_s(self, family: FamilyWorkingSet) -> float:
-        token_s, most_s = self._chunk_time.token_s, self._config.max_hold_s
-        if token_s is None:
-            return self._class_of(family).hold_s(most_s, most_s)
-        refill_s = token_s * self._engine.page_size * self.num_blocks
-        return self._class_of(family).hold_s(refill_s, most_s)
+        most_s, refill_s = self._config.max_hold_s, self.refill_s
+        return self._class_of(family).hold_s(most_s if refill_s is None else refill_s, most_s)
 
     def check_invariants(self) -> None:
         self.sets.check_invariants()

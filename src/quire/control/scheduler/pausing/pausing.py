@@ -8,7 +8,8 @@ of those that wait.
 ``above`` of memory together. A family that is not (a new one, or one that was paused) is let in if
 less than ``resume_below`` is then taken. Cold families (``returns`` states when) give up their room
 to any that calls. When those that are let in grow beyond the limit, those that came in last are
-paused at their next calls. No family is paused within a call.
+paused at their next calls, and so are those that make way for a better one that waits outside
+(``precedence``). No family is paused within a call.
 
 **Who goes on.** Paused families go on in the order of tenants' shares and the policy; none passes
 the first.
@@ -27,7 +28,9 @@ from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.pausing.gate import ProgramGate
+from quire.control.scheduler.pausing.precedence import Precedence
 from quire.control.scheduler.pausing.working_sets import FamilyWorkingSet
 from quire.control.scheduler.waiting.backlog import Backlog
 
@@ -41,9 +44,11 @@ class FamilyPausing:
         table: ProcessTable,
         backlog: Backlog,
         gate: ProgramGate,
+        share: FairShare,
         time: EventTime,
     ) -> None:
         self._engine = engine
+        self._precedence = Precedence(gate, share, time)
         self._table = table
         self._backlog = backlog
         self._gate = gate
@@ -88,6 +93,9 @@ class FamilyPausing:
 
     def _may_go_on(self, family: FamilyWorkingSet, entry: Entry) -> bool:
         """Whether ``entry`` of ``family``, which is let in, may begin."""
+        first = self._backlog.paused.first()
+        if first is not None and self._precedence.makes_way(family, entry, first):
+            return False
         needed = self._gate.needed(family, entry)
         num_others = self._sets.num_warm_blocks - family.num_blocks
         return num_others + needed <= self._gate.most or self._is_among_first(family, needed)
@@ -152,6 +160,7 @@ class FamilyPausing:
     def _put_out(self, family: FamilyWorkingSet) -> None:
         """Put ``family`` out: what it has on the device is reclaimed first."""
         self._sets.leave(family)
+        self._gate.num_changes += 1
         for trail in family.trails.values():
             self._gate.offer(trail)
         for program in family.programs.values():

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from quire.control.programs.program import Entry, Program
 from quire.control.scheduler.pausing.trail import Trail
-from quire.core.ids import ProgramId
+from quire.core.ids import ProgramId, TenantId
 
 
 class FamilyWorkingSet:
@@ -80,6 +80,7 @@ class WorkingSets:
         self._cold: OrderedDict[ProgramId, FamilyWorkingSet] = OrderedDict()
         self._holds: list[tuple[float, int, FamilyWorkingSet]] = []
         self._num_holds = 0
+        self._num_blocks_of: dict[TenantId, int] = {}
         self.num_blocks = 0
         self.num_cold_blocks = 0
 
@@ -90,6 +91,10 @@ class WorkingSets:
         """The families in the order in which they were let in."""
         return iter(self._let_in.values())
 
+    def num_blocks_of(self, tenant: TenantId) -> int:
+        """The blocks of the families of one tenant."""
+        return self._num_blocks_of.get(tenant, 0)
+
     @property
     def num_warm_blocks(self) -> int:
         return self.num_blocks - self.num_cold_blocks
@@ -98,21 +103,30 @@ class WorkingSets:
         assert family.let_in_s is None, "a family is let in twice"
         self._let_in[family.id] = family
         family.let_in_s, family.num_blocks = now_s, num_blocks
-        self.num_blocks += num_blocks
+        self._count(family, num_blocks)
 
     def leave(self, family: FamilyWorkingSet) -> None:
         assert family.let_in_s is not None, "a family leaves that is not in"
         self.wake(family)
         del self._let_in[family.id]
-        self.num_blocks -= family.num_blocks
+        self._count(family, -family.num_blocks)
         family.let_in_s, family.num_blocks = None, 0
 
     def resize(self, family: FamilyWorkingSet, num_blocks: int) -> None:
         """Count ``num_blocks`` for ``family``, which is let in, from now on."""
-        self.num_blocks += num_blocks - family.num_blocks
+        num_more = num_blocks - family.num_blocks
+        self._count(family, num_more)
         if family.is_cold:
-            self.num_cold_blocks += num_blocks - family.num_blocks
+            self.num_cold_blocks += num_more
         family.num_blocks = num_blocks
+
+    def _count(self, family: FamilyWorkingSet, num_more: int) -> None:
+        self.num_blocks += num_more
+        num_blocks = self._num_blocks_of.get(family.tenant, 0) + num_more
+        if num_blocks:
+            self._num_blocks_of[family.tenant] = num_blocks
+        else:  # so that tenants who have left take no room
+            self._num_blocks_of.pop(family.tenant, None)
 
     def rest(self, family: FamilyWorkingSet, until_s: float) -> None:
         """Hold ``family``, which has no call, until ``until_s``."""
@@ -157,6 +171,11 @@ class WorkingSets:
 
     def check_invariants(self) -> None:
         assert self.num_blocks == sum(family.num_blocks for family in self._let_in.values())
+        by_tenant: dict[TenantId, int] = {}
+        for family in self._let_in.values():
+            if family.num_blocks:
+                by_tenant[family.tenant] = by_tenant.get(family.tenant, 0) + family.num_blocks
+        assert self._num_blocks_of == by_tenant
         assert self.num_cold_blocks == sum(one.num_blocks for one in self._cold.values())
         for family in self._let_in.values():
             assert family.let_in_s is not None

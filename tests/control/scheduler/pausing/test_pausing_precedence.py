@@ -1,0 +1,182 @@
+"""Programs that make way between two calls for a better one, which waits outside for room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from control_agents import Agents
+from control_world import ENGINE
+
+from quire.core.config import TenantConfig
+from quire.core.ids import TenantId
+
+PRICED = 40
+"""Tokens of the elder's prompt, which take a message of 10 ms. So the engine computes what fits
+into 64 blocks in 64 ms, and whoever is let in stays for 128 ms."""
+STAYED_S = 0.2
+NO_FIELDS: Mapping[int, dict[str, Any]] = MappingProxyType({})
+
+
+def full(
+    of: Mapping[int, dict[str, Any]] = NO_FIELDS,
+    *,
+    num_tokens: int = 28,
+    num_before: int = 0,
+    in_turns: bool = False,
+    **more: Any,
+) -> Agents:
+    """Agent 4 has come with ``num_tokens`` and is put out again; agents 2 and 3 have what is left
+    of 24 blocks. ``of``: the fields of their programs. ``in_turns``: one calls after the other.
+    ``num_before``: of tenant u so many programs have come and ended before."""
+    agents = Agents(**{"prompt": PRICED, **more})
+    for agent in range(6, 6 + num_before):
+        agents.turn(agent, 40, tenant="u")
+        agents.end(agent)
+    agents.call(4, num_tokens, **of.get(4, {}))
+    agents.settle()
+    for num_more in (12, 12, 4):
+        for agent in (2, 3):
+            agents.call(agent, num_more, **of.get(agent, {}))
+            if in_turns:
+                agents.settle()
+        agents.settle()
+    return agents
+
+
+def stayed(of: Mapping[int, dict[str, Any]] = NO_FIELDS, **more: Any) -> Agents:
+    """Agents 2 and 3 have been there for so long that they may have to make way, and call. Agent 4
+    calls behind them, and waits outside."""
+    return outside(full(of, **more))
+
+
+def outside(agents: Agents) -> Agents:
+    agents.world.harness.clock.advance(STAYED_S)
+    for _ in range(20):  # the elder's tenant has had most of the engine
+        agents.step()
+    for agent in (2, 3):
+        agents.call(agent, 0)
+    agents.step()
+    agents.call(4, 0)
+    agents.step()
+    assert [agents.is_paused(agent) for agent in (2, 3, 4)] == [False, False, True]
+    return agents
+
+
+def who_is_paused_after_another_call(agents: Agents, *callers: int) -> list[int]:
+    """Step until ``callers`` are answered; they call again at once. Nobody else has made way."""
+    num_pauses = agents.world.figures.num_pauses
+    while any(agent in agents.calls for agent in callers):
+        agents.step()
+    for agent in callers:
+        agents.call(agent, 0)
+    agents.step()  # who makes way does, and in the next message the first goes on
+    agents.step()
+    paused = [agent for agent in agents.calls if agents.is_paused(agent)]
+    assert agents.world.figures.num_pauses == num_pauses + len({*callers} & {*paused})
+    return paused
+
+
+IMPORTANT = {"priority": 1}
+
+
+def test_one_of_a_higher_priority_takes_the_place_of_who_has_stayed() -> None:
+    agents = stayed({4: IMPORTANT})
+    assert who_is_paused_after_another_call(agents, 2, 3) == [2]
+    agents.end(4)
+    del agents.calls[4]
+    agents.settle()
+    assert not agents.calls
+
+
+def test_between_equals_who_is_let_in_goes_on() -> None:
+    assert who_is_paused_after_another_call(stayed(), 2, 3) == [4]
+
+
+def test_as_long_as_nobody_knows_what_it_costs_nobody_makes_way() -> None:
+    agents = stayed({4: IMPORTANT}, prompt=1, in_turns=True)  # no message has 32 tokens of prompts
+    assert who_is_paused_after_another_call(agents, 2, 3) == [4]
+
+
+def test_nobody_makes_way_where_that_gives_too_little_room() -> None:
+    """Agent 3 is as important as agent 4, which needs more than what agent 2 has and what is
+    free."""
+    agents = stayed({3: IMPORTANT, 4: IMPORTANT}, num_tokens=60)
+    assert who_is_paused_after_another_call(agents, 2, 3) == [4]
+
+
+def test_several_make_room_together() -> None:
+    agents = stayed({4: IMPORTANT}, num_tokens=60)
+    assert who_is_paused_after_another_call(agents, 2, 3) == [2, 3]
+
+
+def one_is_new(**more: Any) -> Agents:
+    """Agent 2 has been there for long and has 12 blocks, agent 5 has just come and has eight."""
+    agents = full({4: IMPORTANT}, **more)
+    agents.end(3)
+    agents.world.harness.clock.advance(STAYED_S)
+    agents.call(2, 0)
+    agents.turn(5, 24)
+    return agents
+
+
+def test_whoever_has_just_come_in_goes_on() -> None:
+    agents = one_is_new()
+    for agent in (5, 2, 4):
+        agents.call(agent, 0)
+        agents.step()
+    assert who_is_paused_after_another_call(agents, 5) == [4]
+    assert who_is_paused_after_another_call(agents, 2) == [2]
+
+
+def test_what_they_have_is_not_counted_as_room_that_is_made() -> None:
+    agents = one_is_new(num_tokens=60)
+    for agent in (2, 5, 4):
+        agents.call(agent, 0)
+        agents.step()
+    assert who_is_paused_after_another_call(agents, 5, 2) == [4]
+
+
+OTHER = {"tenant": "u"}
+
+
+def test_another_tenant_gets_memory_until_it_has_as_much() -> None:
+    agents = stayed({4: OTHER})
+    assert who_is_paused_after_another_call(agents, 2, 3) == [2]
+    agents.world.harness.clock.advance(STAYED_S)
+    assert who_is_paused_after_another_call(agents, 3, 4) == [2], "nothing swings back"
+
+
+@pytest.mark.parametrize(("priority", "paused"), [(1, [2, 3]), (-1, [4])])
+def test_a_priority_that_counts_on_the_whole_node_goes_before_shares(
+    priority: int, paused: list[int]
+) -> None:
+    fields = {"tenant": "u", "priority": priority}
+    agents = stayed({4: fields}, num_tokens=60, priority_scope="node")
+    assert who_is_paused_after_another_call(agents, 2, 3) == paused
+
+
+def test_a_tenant_that_has_had_more_of_the_engine_waits() -> None:
+    agents = stayed({4: OTHER}, num_before=5)
+    assert who_is_paused_after_another_call(agents, 2, 3) == [4]
+
+
+@pytest.mark.parametrize(("weight", "paused"), [(1.0, 4), (1.1, 4), (2.0, 3)])
+def test_a_tenant_gets_memory_by_its_weight(weight: float, paused: int) -> None:
+    """Agents 2 and 4 of the other tenant would have 20 blocks, agent 3 has 11."""
+    tenants = (TenantConfig(id=TenantId("u"), weight=weight),)
+    agents = stayed({2: OTHER, 4: OTHER}, tenants=tenants)
+    assert who_is_paused_after_another_call(agents, 2, 3) == [paused]
+
+
+def test_a_message_is_planned_for_who_goes_on_then() -> None:
+    """Otherwise the decodes that run would take many steps before."""
+    agents = stayed({4: IMPORTANT})
+    while {2, 3} & agents.calls.keys():
+        agents.step()
+    agents.call(2, 0)
+    agents.step()
+    assert agents.is_paused(4)
+    assert agents.world.controller._schedulers[ENGINE].planner.could_join
