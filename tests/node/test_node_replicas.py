@@ -102,7 +102,7 @@ async def test_a_replica_that_is_given_up_leaves_the_model_to_the_other(
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
 async def test_a_killed_process_of_one_replica_is_started_again_meanwhile_the_other_serves(
-    start_node: StartNode, model_directory: Path
+    start_node: StartNode, model_directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = EngineConfig(
         source=str(model_directory), name=ModelId("fake"), dtype="float32", device="cpu",
@@ -125,3 +125,7 @@ async def test_a_killed_process_of_one_replica_is_started_again_meanwhile_the_ot
     assert during == [whole] * 3
     await node.wait_health(lambda health: health.engines[FIRST].state is EngineReadiness.READY)
     assert node.health().detail == ""
+    killed = [
+        one.name for one in caplog.records if "ended by SIGKILL; its last" in one.getMessage()
+    ]
+    assert killed == [f"quire.engine_process.{FIRST}"], "the log says which of the two it was"

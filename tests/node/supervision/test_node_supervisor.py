@@ -156,7 +156,7 @@ class Rig:
         self.supervisor = EngineSupervisor(
             EngineId("e#0"),
             CONFIG,
-            lambda config, on_progress: self._make(config, on_progress),
+            lambda config, on_progress, engine: self._make(config, on_progress),
             self.control,
             clock=clock or SystemClock(),
             prepare=self._prepare,

@@ -51,7 +51,7 @@ class EncoderProcesses:
             EngineSupervisor(
                 engine_id(config.name, index),
                 config,
-                transports.make,
+                lambda config, on_progress, engine: transports.make(config, on_progress),
                 EncoderOwner(control),
                 clock=clock,
                 prepare=self._prepare,

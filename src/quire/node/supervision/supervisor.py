@@ -33,7 +33,7 @@ from quire.node.supervision.loading_watch import LoadingWatch
 
 logger = logging.getLogger(__name__)
 
-TransportFactory = Callable[[EngineConfig, OnProgress], EngineTransport]
+TransportFactory = Callable[[EngineConfig, OnProgress, EngineId], EngineTransport]
 
 Config = TypeVar("Config", EngineConfig, EncoderConfig)
 
@@ -99,7 +99,7 @@ class EngineSupervisor(Generic[Config]):
         self,
         engine: EngineId,
         config: Config,
-        factory: Callable[[Config, OnProgress], EngineTransport | EncoderTransport],
+        factory: Callable[[Config, OnProgress, EngineId], EngineTransport | EncoderTransport],
         control: EngineOwner,
         *,
         clock: ProgramClock,
@@ -111,7 +111,7 @@ class EngineSupervisor(Generic[Config]):
     ) -> None:
         self.engine = engine
         self._config: Config = config
-        self._factory: Callable[[Config, OnProgress], EngineTransport | EncoderTransport] = factory
+        self._factory = factory
         self._control = control
         self._clock = clock
         self._prepare = prepare
@@ -191,7 +191,9 @@ class EngineSupervisor(Generic[Config]):
                 lost.set_result(reason)
 
         transport = self.transport = self._factory(
-            self._config if self._info is None else self._config.again(), self._on_progress
+            self._config if self._info is None else self._config.again(),
+            self._on_progress,
+            self.engine,
         )
         try:
             info = await self._start_engine(transport, on_answer, on_lost)

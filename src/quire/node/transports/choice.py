@@ -18,9 +18,9 @@ def choose_transport(
 ) -> TransportFactory:
     """``given`` if there is one, else a process per engine, or an engine in this process."""
     if given is not None:
-        return lambda engine, on_progress: given(engine)
+        return lambda config, on_progress, engine: given(config)
     if engine_process:
-        return ZeroMQTransport
-    return lambda engine, on_progress: InProcessTransport(
-        engine.name, partial(load_engine, engine, on_progress)
+        return lambda config, on_progress, engine: ZeroMQTransport(config, on_progress, name=engine)
+    return lambda config, on_progress, engine: InProcessTransport(
+        config.name, partial(load_engine, config, on_progress)
     )

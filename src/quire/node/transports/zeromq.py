@@ -34,7 +34,8 @@ class ZeroMQTransport:
     """One life of one process. ``on_progress(stage, fraction)`` reports loading.
 
     ``command`` starts the process; it must behave as ``engine_process`` does, or for an encoder
-    as ``encoder_process`` does (``None``: that module).
+    as ``encoder_process`` does (``None``: that module). ``name`` is what logs and errors call the
+    process (``None``: the name of ``config``, which all replicas share).
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class ZeroMQTransport:
         on_progress: OnProgress | None = None,
         limits: LifeLimits | None = None,
         command: Sequence[str] | None = None,
+        name: str | None = None,
     ) -> None:
         self._config = config
         known = limits or LifeLimits()
@@ -53,7 +55,7 @@ class ZeroMQTransport:
         self._answers = (EncodeResult,) if is_encoder else (BatchResult, EngineReport)
         self._life: ProcessLife[FromEngine, Ready] = ProcessLife(
             kind,
-            config.name,
+            name or config.name,
             command or (ENCODER_COMMAND if is_encoder else ENGINE_COMMAND),
             ProcessMessages(node_codec(), engine_codec(), Ready),
             self._on_message,
