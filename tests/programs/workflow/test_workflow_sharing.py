@@ -13,7 +13,7 @@ from workflow_expansion import EachStep
 from quire.core.ids import TenantId
 from quire.programs.workflow import App, Engine, Graph, Node, StepLog, run_query
 from quire.programs.workflow.engines.endpoint import Endpoint
-from quire.programs.workflow.graphs.primitives import Op
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.sharing import SharedResults, Sharing, SharingStatistics
 from quire.testing import LocalNode
@@ -120,10 +120,25 @@ class Asked:
         return await self.local.run(main, connect=self.local.connect("q", tenant=tenant))
 
 
+class Together(StepLog):
+    """The log of a query that begins its answer when ``others`` begin theirs: their graphs are made
+    in threads, and may be ready at any time."""
+
+    def __init__(self, others: asyncio.Barrier) -> None:
+        super().__init__()
+        self._others = others
+
+    async def began(self, primitive: Primitive, started_s: float) -> None:
+        await super().began(primitive, started_s)
+        if primitive.op is Op.DECODING:
+            await self._others.wait()
+
+
 async def test_equal_answers_in_flight_are_written_once() -> None:
     asked = Asked()
     async with asked.local:
-        logs = [StepLog() for _ in range(4)]
+        together = asyncio.Barrier(4)
+        logs = [Together(together) for _ in range(4)]
         found = await asyncio.gather(*(asked.ask(asking(), "a", log=log) for log in logs))
         assert asked.num_written == 1
         assert len({one["answer"] for one in found}) == 1

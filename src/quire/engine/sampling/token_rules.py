@@ -64,7 +64,7 @@ class LogitBias:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class BadWordRow:
     """The words of one row: the last token of each ``[W]``, and those before it ``[W, P]``, behind
     ``_ANY`` where a word is shorter than the longest."""
 
@@ -72,11 +72,11 @@ class Words:
     before_WP: I64
 
 
-def words(params: Params) -> Words:
+def words(params: Params) -> BadWordRow:
     found = [one if isinstance(one, list) else [int(one)] for one in entries(params, "tokens")]
     num_before = max(map(len, found), default=1) - 1
     before = [[_ANY] * (num_before + 1 - len(word)) + word[:-1] for word in found]
-    return Words(
+    return BadWordRow(
         np.array([word[-1] for word in found], np.int64),
         np.array(before, np.int64).reshape(len(found), num_before),
     )
@@ -88,7 +88,7 @@ class BadWords:
     Tokens of the prompt count too: a word may begin there.
     """
 
-    def __init__(self, words: Sequence[Words], rows: Rows) -> None:
+    def __init__(self, words: Sequence[BadWordRow], rows: Rows) -> None:
         num_before = max(one.before_WP.shape[1] for one in words)
         before = [
             np.pad(

@@ -111,6 +111,7 @@ class EngineSupervisor(Generic[Config]):
     ) -> None:
         self.engine = engine
         self._config: Config = config
+        self._factory: Callable[[Config, OnProgress, EngineId], EngineTransport | EncoderTransport]
         self._factory = factory
         self._control = control
         self._clock = clock
