@@ -183,6 +183,20 @@ def test_families_are_trees_that_fold(page: Page, node: RunningServer, api: http
     expect(page.locator("#panel h2")).to_have_text("child")
 
 
+def test_keys_mark_and_open_where_nothing_has_the_focus(
+    page: Page, node: RunningServer, api: httpx.Client
+) -> None:
+    """As behind the dialog that asks for the key."""
+    session(api, "by-key")
+    visit(page, node)
+    choose(page, "by-key")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("ArrowDown")
+    expect(line(page, "by-key")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel h2")).to_have_text("by-key")
+
+
 def test_a_click_on_a_heading_sorts_and_another_one_turns_it_round(
     page: Page, node: RunningServer, api: httpx.Client
 ) -> None:

@@ -67,7 +67,7 @@ export class ProgramGrid {
     this.#body = element("div", { className: "lines", role: "rowgroup" });
     grid.append(element("div", { role: "rowgroup", className: "heads" }, this.#head), this.#body);
     grid.addEventListener("scroll", () => this.#draw(), { passive: true });
-    grid.addEventListener("keydown", (event) => this.#pressed(event));
+    document.addEventListener("keydown", (event) => this.#pressed(event));
     this.#body.addEventListener("pointerdown", (event) => {
       this.#pressedPlace = placeOf(event.target);
     });
@@ -198,7 +198,8 @@ export class ProgramGrid {
   }
 
   #pressed(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.target !== this.#grid) {
+    const isMeant = event.target === this.#grid || event.target === document.body; // none has focus
+    if (event.altKey || event.ctrlKey || event.metaKey || !isMeant) {
       return;
     }
     const page = Math.max(1, Math.floor(this.#grid.clientHeight / this.#lineHeight) - 2);
