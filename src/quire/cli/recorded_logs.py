@@ -38,7 +38,12 @@ def read_load(log: Path) -> RecordedLoad:
             another release decided otherwise.
     """
     programs = RecordedPrograms()
-    _watch(log, programs.observe)
+    report = _watch(log, programs.observe)
+    if report.num_cut_bytes:
+        raise InvalidArgument(
+            f"the log {log} is cut off: its last {counted(report.num_cut_bytes, 'byte')} are a "
+            "message that was not written to its end; record until the node has stopped"
+        )
     return programs.load()
 
 
@@ -62,10 +67,11 @@ def replayed(
     return replay(log, watch)
 
 
-def _watch(log: Path, observe: Callable[[Event, Sequence[Action]], None]) -> None:
+def _watch(log: Path, observe: Callable[[Event, Sequence[Action]], None]) -> ReplayReport:
     report = replayed(log, observe)
     if not report.equal:
         raise InvalidArgument(
             f"the log {log} of quire {report.recorded_by} does not replay equal with "
             f"{report.replayed_by}: what happened in it is not known, so record it again"
         )
+    return report

@@ -80,6 +80,11 @@ async def test_the_programs_of_a_log_are_played_again(capsys: Capture, tmp_path:
     refused = invoke(capsys, "sim", "--log", str(log), "--rate", "2")
     assert refused.code != 0
     assert "--rate 2.0 beside --log" in refused.err
+    log.write_bytes(log.read_bytes()[:-5])
+    cut = invoke(capsys, "sim", "--log", str(log))
+    assert cut.code != 0
+    assert "is cut off: its last" in cut.err
+    assert "record until the node has stopped" in cut.err
 
 
 async def test_a_log_becomes_a_profile_that_a_simulation_obeys(
