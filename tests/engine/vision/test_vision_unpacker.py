@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from vision_checkpoints import file_of, picture
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import Draining, InvalidArgument
 from quire.engine.vision import unpacker as unpacker_module
 from quire.engine.vision.unpacker import Unpacker
 from quire.engine.vision.unpacking_worker import MAX_IMAGE_PIXELS, Resizing, open_image, resized
@@ -66,6 +66,13 @@ def test_too_many_bytes_do_not_get_there(
     monkeypatch.setattr(unpacker_module, "MAX_IMAGE_BYTES", len(good) - 1)
     with pytest.raises(InvalidArgument, match="bytes; at most"):
         unpacker(good, RESIZING)
+    assert unpacker.pid is None
+
+
+def test_behind_its_close_no_process_is_started(unpacker: Unpacker) -> None:
+    unpacker.close()
+    with pytest.raises(Draining, match="has been closed"):
+        unpacker(file_of(picture(20, 20), "JPEG"), RESIZING)
     assert unpacker.pid is None
 
 

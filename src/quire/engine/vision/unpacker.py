@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.errors import CapacityError, InvalidArgument
+from quire.core.errors import CapacityError, Draining, InvalidArgument
 from quire.core.piped_process import PipedProcess
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class Unpacker:
         self._own_session = own_session
         self._command = (*command, str(max_memory_bytes))
         self._timeout_s = timeout_s
+        self._lock = threading.Lock()
         self._process: PipedProcess | None = None
+        self._is_closed = False
 
     @property
     def pid(self) -> int | None:
@@ -65,15 +67,14 @@ class Unpacker:
             InvalidArgument: no PNG or JPEG, damaged, or over a bound, which includes those of time
                 and memory.
             CapacityError: the system starts no process now.
+            Draining: this object is closed.
         """
         if len(file) > MAX_IMAGE_BYTES:
             raise InvalidArgument(
                 f"the image has {len(file)} bytes; at most {MAX_IMAGE_BYTES} are read: make it "
                 "smaller"
             )
-        if self._process is None:
-            self._process = self._started()
-        process, too_long = self._process, threading.Event()
+        process, too_long = self._running(), threading.Event()
 
         def end() -> None:
             too_long.set()
@@ -84,7 +85,7 @@ class Unpacker:
         try:
             pixels = _ask(process, file, resizing)
         except (OSError, EOFError) as exc:
-            self.close()
+            self._drop(process)
             why = f"took more than {self._timeout_s:g} s" if too_long.is_set() else "ended it"
             raise InvalidArgument(
                 f"the image cannot be read: it {why} in the process that unpacks images; send it "
@@ -94,8 +95,16 @@ class Unpacker:
             timer.cancel()
             timer.join()
         if too_long.is_set():
-            self.close()  # it was killed right after its answer
+            self._drop(process)  # it was killed right after its answer
         return pixels
+
+    def _running(self) -> PipedProcess:
+        with self._lock:
+            if self._is_closed:  # a process that starts behind ``close`` would be ended by nobody
+                raise Draining("the process that unpacks images has been closed")
+            if self._process is None:
+                self._process = self._started()
+            return self._process
 
     def _started(self) -> PipedProcess:
         try:
@@ -105,9 +114,18 @@ class Unpacker:
                 f"no process for the image can be started ({exc}): try again later"
             ) from exc
 
+    def _drop(self, process: PipedProcess) -> None:
+        """End the process; the next file starts another."""
+        with self._lock:
+            if self._process is process:
+                self._process = None
+        process.close()
+
     def close(self) -> None:
-        """End the process; the next file starts another. Idempotent."""
-        process, self._process = self._process, None
+        """End the process, and start none any more. Idempotent; for any thread."""
+        with self._lock:
+            self._is_closed = True
+            process, self._process = self._process, None
         if process is not None:
             process.close()
 
