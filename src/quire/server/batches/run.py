@@ -119,6 +119,7 @@ class BatchRun:
                 await asyncio.wait([self._work])
                 if self.record.batch.status != "cancelling":
                     raise
+                await self.save()  # before any result says so: a later process reads both
                 await self._end("batch_cancelled", "cancelled")
         except QuireError as error:
             await self._fail(error.code, error.message)
