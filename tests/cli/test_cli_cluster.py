@@ -70,6 +70,7 @@ def leave_running(state_dir: Path) -> int:
             probe=probe,
             tell=tell,
             clock=SystemClock(),
+            is_taken=lambda host, port: False,
             command_of=lambda spec, host, keys_in: ["/bin/sleep", "1000"],
         )
         task = asyncio.create_task(kept.run())

@@ -570,6 +570,32 @@ async def test_a_batch_whose_last_answer_comes_as_it_is_cancelled_is_cancelled(
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
+async def test_no_result_says_cancelled_before_the_record_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is killed in between would find results of all requests, and complete it."""
+    calls = NeverCalls()
+    service, files = service_of(tmp_path, calls)
+    batch = await service.create(TENANT, stored(files, say("one")))
+    await calls.asked.wait()
+    saves, plain, saved = HeldSaves(monkeypatch), Results.add, list[list[str]]()
+
+    def add(results: Results, result: RequestResult) -> None:
+        saved.append(list(saves.statuses))
+        plain(results, result)
+
+    monkeypatch.setattr(Results, "add", add)
+    cancelling = asyncio.create_task(service.cancel(TENANT, batch.id))
+    await saves.has_begun.wait()
+    for _ in range(50):  # threads that need not wait for the record have run
+        await asyncio.to_thread(lambda: None)
+    saves.go_on.set()
+    await cancelling
+    await service.wait_ended(batch.id)
+    assert batch.status == "cancelled"
+    assert [statuses[0] for statuses in saved] == ["cancelling"]
+
+
 async def test_a_record_is_written_by_one_thread_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,10 +55,6 @@ IsTaken = Callable[[str, int], bool]
 """Returns whether something listens at a host and port."""
 
 
-def _is_free(host: str, port: int) -> bool:
-    return False
-
-
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -90,7 +86,7 @@ class Keeper:
         probe: Probe,
         tell: Tell,
         clock: ProgramClock,
-        is_taken: IsTaken = _is_free,
+        is_taken: IsTaken,
         command_of: CommandOf = ProcessSpec.command,
         pacing: Pacing | None = None,
         times: KeeperTimes | None = None,

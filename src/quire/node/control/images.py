@@ -24,7 +24,7 @@ from quire.core.errors import Draining, EngineFault, QuireError, QuotaExceeded
 from quire.core.ids import TenantId
 from quire.engine.vision.framing import frame, pack, read_pixels
 from quire.engine.vision.unpacker import Unpacker
-from quire.node.grammars.turns import TenantTurns
+from quire.node.grammars.turns import TenantTurns, work_off
 from quire.node.loops import call_on
 
 logger = logging.getLogger(__name__)
@@ -94,22 +94,15 @@ class ImageFramer:
         self._pool.shutdown()
 
     def _work(self) -> None:
-        """Run every task that may run now. The others wait for a task of the same tenant, whose
-        worker then takes them."""
-        while True:
-            with self._lock:
-                taken = self._turns.take()
-            if taken is None:
-                return
-            tenant, task = taken
-            unpacker = self._idle.get()
-            try:
-                ready = [self._framed(one, task.framing, unpacker) for one in task.commands]
-                call_on(task.loop, task.done, ready)
-            finally:
-                self._idle.put(unpacker)
-                with self._lock:
-                    self._turns.done(tenant)
+        work_off(self._turns, self._lock, self._unpack)
+
+    def _unpack(self, tenant: TenantId, task: _Task) -> None:
+        unpacker = self._idle.get()
+        try:
+            ready = [self._framed(one, task.framing, unpacker) for one in task.commands]
+            call_on(task.loop, task.done, ready)
+        finally:
+            self._idle.put(unpacker)
 
     def _framed(self, command: Command, framing: ImageFraming, unpacker: Unpacker) -> Command:
         if not _has_file(command):

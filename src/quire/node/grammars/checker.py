@@ -33,7 +33,7 @@ from quire.core.errors import (
 from quire.core.ids import TenantId
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_limits import GrammarLimits
-from quire.node.grammars.turns import TenantTurns
+from quire.node.grammars.turns import TenantTurns, work_off
 from quire.node.grammars.words import in_our_words
 from quire.node.loops import call_on
 
@@ -154,23 +154,14 @@ class GrammarChecker:
         self._trial.close()
 
     def _work(self) -> None:
-        """Run every task that may run now. The others wait for a task of the same tenant, whose
-        worker then takes them."""
-        while True:
-            with self._lock:
-                taken = self._turns.take()
-            if taken is None:
-                return
-            tenant, grammar = taken
-            try:
-                found = self._outcome(grammar)
-                with self._lock:
-                    asking = self._asking.pop((tenant, _digest(grammar)))
-                for done in asking:
-                    done(found)
-            finally:
-                with self._lock:
-                    self._turns.done(tenant)
+        work_off(self._turns, self._lock, self._check)
+
+    def _check(self, tenant: TenantId, grammar: GrammarSpec) -> None:
+        found = self._outcome(grammar)
+        with self._lock:
+            asking = self._asking.pop((tenant, _digest(grammar)))
+        for done in asking:
+            done(found)
 
     def _outcome(self, grammar: GrammarSpec) -> GrammarCheck:
         if self._closed:

@@ -1,11 +1,13 @@
 """Chooses whose task runs next among tenants that wait for a few workers.
 
-A pure table: no I/O, no clock, no locks.
+``TenantTurns`` is a pure table: no I/O, no clock, no locks. ``work_off`` is what its workers do.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from quire.core.errors import QuotaExceeded
@@ -54,3 +56,21 @@ class TenantTurns(Generic[Task]):
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
+
+
+def work_off(
+    turns: TenantTurns[Task], lock: threading.Lock, run: Callable[[TenantId, Task], object]
+) -> None:
+    """Run every task that may run now. The others wait for a task of the same tenant, whose worker
+    then takes them. ``lock`` guards ``turns``; a task runs without it."""
+    while True:
+        with lock:
+            taken = turns.take()
+        if taken is None:
+            return
+        tenant, task = taken
+        try:
+            run(tenant, task)
+        finally:
+            with lock:
+                turns.done(tenant)

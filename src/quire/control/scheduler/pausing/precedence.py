@@ -9,9 +9,9 @@ is behind in its share of the engine, and then still has less of memory for its 
 be undone by the same rule.
 
 Whoever makes way has to compute its context again, so a family first stays for ``STAY_REFILLS``
-times the time in which the engine computes as much as memory holds. If all families take turns
-after that, the engine spends at most one part in ``STAY_REFILLS`` on what it had computed before.
-A family stays as well where all that would make way leave too little room for the other one.
+times the time in which the engine computes as much as memory holds. Even if all families take turns
+after that, the engine spends no more than ``1 / STAY_REFILLS`` of its time on computing contexts
+again. A family also stays if all that would make way leave too little room for the other one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Precedence:
         if not self._has_stayed(family) or not self._precedes(first, entry):
             return False
         missing = self._gate.needed(self._gate.of(first), first) - self._gate.room
-        return 0 < missing <= self._room_made_for(first)
+        return missing > 0 and self._makes_room(missing, first)
 
     def _has_stayed(self, family: FamilyWorkingSet) -> bool:
         assert family.let_in_s is not None
@@ -48,15 +48,17 @@ class Precedence:
         stayed_s = self._time.now_s - family.let_in_s
         return refill_s is not None and stayed_s >= STAY_REFILLS * refill_s
 
-    def _room_made_for(self, first: Entry) -> int:
-        """The blocks of all families that make way for ``first``, now or at their next calls."""
-        return sum(
-            family.num_blocks
-            for family in self._gate.sets
-            if family.calls
-            and self._has_stayed(family)
-            and self._precedes(first, next(iter(family.calls)))
-        )
+    def _makes_room(self, missing: float, first: Entry) -> bool:
+        """Whether all families that make way for ``first``, now or at their next calls, have
+        ``missing`` blocks."""
+        for family in self._gate.sets:
+            if not family.calls or not self._has_stayed(family):
+                continue
+            if self._precedes(first, next(iter(family.calls))):
+                missing -= family.num_blocks
+                if missing <= 0:
+                    return True
+        return False
 
     def _precedes(self, first: Entry, other: Entry) -> bool:
         if class_of(first) != class_of(other):
