@@ -22,9 +22,10 @@ URGENT_SHARE = 0.5
 """From this share of the time between a program's start and its deadline on, its calls are due for
 promotion. The rest of its work is estimated too roughly to wait for longer."""
 
-LEVELS_PER_OCTAVE = 4
+LEVELS_PER_OCTAVE = 1
 """Levels per octave of ranks. A rank is the logarithm of a square root: programs that generate as
-much and whose ends differ in cost by less than a factor of 1.4 are equals."""
+much and whose ends differ in cost by less than a factor of four are equals. With finer levels
+programs take the place of nearly equal ones, which then compute their contexts again."""
 
 MAX_EMPTY = 1024
 """The number of families kept whose root lives and which have no other living program: the root may
@@ -104,8 +105,8 @@ class _Call(RankedCall):
 
 
 class LeastLeft:
-    """A call's level is the rank of its program, a logarithm (``kinds``), in quarters of an
-    octave. Within a level the oldest program goes first, so that equals are not served in turns. A
+    """A call's level is the rank of its program, a logarithm (``kinds``), in whole
+    octaves. Within a level the oldest program goes first, so that equals are not served in turns. A
     call is promoted when its program has waited too long, as under ``plas``, or when its program's
     deadline is near and has not passed."""
 

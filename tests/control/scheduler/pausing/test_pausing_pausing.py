@@ -154,30 +154,44 @@ def test_nobody_waits_longer_than_the_bound() -> None:
     assert longest_s <= (3 + 2) * (max_s + call_s)
 
 
-def test_when_it_is_the_oldest_active_program_it_goes_on() -> None:
-    agents = two_agents()
-    agents.turn(4, 28)
-    assert agents.is_paused(4)
-    agents.end(ELDER)
-    while agents.calls:
-        assert agents.world.harness.step()
-        agents.take_answers()
-
-
-def test_the_oldest_active_program_is_let_in_whatever_others_have() -> None:
-    agents = Agents(above=0.125)
+def the_oldest_waits() -> Agents:
+    """Agent 5 is the oldest active program, and waits outside while agent 6 computes its call. The
+    limit is eight blocks."""
+    agents = Agents(above=0.125, max_s=5.0)
     agents.world.program(5, queues=0)
     agents.texts[5] = []
     for _ in range(2):
         agents.turn(6, 12)
     agents.end(ELDER)
-    agents.call(5, 28)
     agents.call(6, 1)
-    for _ in range(60):
-        agents.world.harness.step()
-        agents.take_answers()
-        assert 5 not in agents.calls or not agents.is_paused(5)
-    assert not agents.calls
+    agents.step()
+    agents.call(5, 28)
+    agents.step()
+    assert agents.is_paused(5)
+    assert not agents.is_paused(6)
+    return agents
+
+
+def test_the_oldest_active_program_goes_on_when_it_is_overdue_whatever_others_have() -> None:
+    agents = the_oldest_waits()
+    agents.world.harness.clock.advance(6.0)
+    agents.step()
+    assert not agents.is_paused(5)
+    assert 6 in agents.calls, "no call has ended that would have made room"
+    while agents.calls:
+        agents.step()
+
+
+def test_until_then_it_waits_for_room_as_long_as_others_compute() -> None:
+    agents = the_oldest_waits()
+    agents.world.harness.clock.advance(4.0)
+    while 6 in agents.calls:
+        assert agents.is_paused(5)
+        agents.step()
+    agents.step()
+    assert not agents.is_paused(5), "agent 6 is held, but the engine has nothing to do"
+    while agents.calls:
+        agents.step()
 
 
 def test_what_a_paused_program_holds_is_there_for_others() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from control_agents import Agents
-from control_world import ENGINE
 
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId
@@ -61,7 +60,7 @@ def outside(agents: Agents) -> Agents:
     agents.step()
     agents.call(4, 0)
     agents.step()
-    assert [agents.is_paused(agent) for agent in (2, 3, 4)] == [False, False, True]
+    assert [agents.is_paused(agent) for agent in (2, 3)] == [False, False]
     return agents
 
 
@@ -84,11 +83,37 @@ IMPORTANT = {"priority": 1}
 
 def test_one_of_a_higher_priority_takes_the_place_of_who_has_stayed() -> None:
     agents = stayed({4: IMPORTANT})
-    assert who_is_paused_after_another_call(agents, 2, 3) == [2]
+    assert who_is_paused_after_another_call(agents, 2, 3) == [3]
     agents.end(4)
-    del agents.calls[4]
+    agents.calls.pop(4, None)
     agents.settle()
     assert not agents.calls
+
+
+def test_it_is_let_in_before_a_call_has_ended() -> None:
+    agents = stayed({4: IMPORTANT})
+    assert not agents.is_paused(4)
+    assert {2, 3} < agents.calls.keys()
+    assert agents.world.figures.num_paused == 0
+
+
+def test_whoever_makes_way_goes_on_if_there_is_room_after_all() -> None:
+    agents = stayed({4: IMPORTANT})
+    agents.end(4)
+    del agents.calls[4]
+    assert who_is_paused_after_another_call(agents, 2, 3) == []
+
+
+def test_a_call_without_room_is_looked_at_again_when_others_have_stayed() -> None:
+    agents = full({4: IMPORTANT})
+    for agent in (2, 3, 4):
+        agents.call(agent, 0)
+    agents.step()
+    assert agents.is_paused(4)
+    agents.world.harness.clock.advance(STAYED_S)
+    agents.step()
+    assert not agents.is_paused(4)
+    assert {2, 3} < agents.calls.keys()
 
 
 def test_between_equals_who_is_let_in_goes_on() -> None:
@@ -127,8 +152,7 @@ def test_whoever_has_just_come_in_goes_on() -> None:
     for agent in (5, 2, 4):
         agents.call(agent, 0)
         agents.step()
-    assert who_is_paused_after_another_call(agents, 5) == [4]
-    assert who_is_paused_after_another_call(agents, 2) == [2]
+    assert who_is_paused_after_another_call(agents, 5) == []
 
 
 def test_what_they_have_is_not_counted_as_room_that_is_made() -> None:
@@ -144,9 +168,10 @@ OTHER = {"tenant": "u"}
 
 def test_another_tenant_gets_memory_until_it_has_as_much() -> None:
     agents = stayed({4: OTHER})
-    assert who_is_paused_after_another_call(agents, 2, 3) == [2]
+    assert who_is_paused_after_another_call(agents, 2, 3) == [3]
+    agents.call(4, 0)
     agents.world.harness.clock.advance(STAYED_S)
-    assert who_is_paused_after_another_call(agents, 3, 4) == [2], "nothing swings back"
+    assert who_is_paused_after_another_call(agents, 2) == [3], "nothing swings back"
 
 
 @pytest.mark.parametrize(("priority", "paused"), [(1, [2, 3]), (-1, [4])])
@@ -169,14 +194,3 @@ def test_a_tenant_gets_memory_by_its_weight(weight: float, paused: int) -> None:
     tenants = (TenantConfig(id=TenantId("u"), weight=weight),)
     agents = stayed({2: OTHER, 4: OTHER}, tenants=tenants)
     assert who_is_paused_after_another_call(agents, 2, 3) == [paused]
-
-
-def test_a_message_is_planned_for_who_goes_on_then() -> None:
-    """Otherwise the decodes that run would take many steps before."""
-    agents = stayed({4: IMPORTANT})
-    while {2, 3} & agents.calls.keys():
-        agents.step()
-    agents.call(2, 0)
-    agents.step()
-    assert agents.is_paused(4)
-    assert agents.world.controller._schedulers[ENGINE].planner.could_join

@@ -26,7 +26,8 @@ from quire.core.scheduler_config import PausingConfig
 
 class ProgramGate:
     """The families of one engine. ``paused``: families whose calls wait outside, longest first.
-    ``num_changes``: increases with everything that may make room."""
+    ``num_inside``: calls that have begun and not ended. ``num_changes``: increases with everything
+    that may make room."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class ProgramGate:
         self._family_of: dict[Entry, FamilyWorkingSet] = {}
         self.sets = WorkingSets()
         self.paused: OrderedDict[ProgramId, FamilyWorkingSet] = OrderedDict()
+        self.num_inside = 0
         self.num_changes = 0
 
     # -- limits ----------------------------------------------------------------------------------
@@ -91,6 +93,11 @@ class ProgramGate:
         """The family of a call that has arrived and not ended."""
         return self._family_of[entry]
 
+    def calling(self, family: ProgramId) -> FamilyWorkingSet | None:
+        """The family of this number, if it has a call that has arrived and not ended."""
+        found = self._families.get(family)
+        return found if found is not None and found.calls else None
+
     def is_paused(self, entry: Entry) -> bool:
         """Whether the family of a call that has arrived waits outside."""
         return bool(self.paused) and entry.program.family in self.paused
@@ -117,6 +124,8 @@ class ProgramGate:
         if not family.inside and family.num_calls:
             self.sets.resize(family, self.needed(family, entry))
         family.inside[entry] = None
+        family.has_begun = True
+        self.num_inside += 1
         family.num_calls += 1
         trail = family.trails.get(entry.program.id)
         if trail is None:
@@ -140,8 +149,10 @@ class ProgramGate:
         family = self._family_of.pop(entry, None)
         if family is None:
             return
-        del family.calls[entry]
-        family.inside.pop(entry, None)
+        family.remove(entry)
+        if entry in family.inside:
+            del family.inside[entry]
+            self.num_inside -= 1
         self.num_changes += 1
         if family.calls:
             return
@@ -252,11 +263,16 @@ class ProgramGate:
 
     def check_invariants(self) -> None:
         self.sets.check_invariants()
+        num_inside = 0
         for family in self._families.values():
             assert family.inside.keys() <= family.calls.keys()
+            num_inside += len(family.inside)
             assert not family.inside or family.let_in_s is not None, "a family runs outside"
             assert (family.quiet_s is None) == bool(family.calls)
             assert (family.id in self.paused) <= bool(family.calls), "a quiet family is paused"
+        assert num_inside == self.num_inside or any(
+            not family.programs for family in self._family_of.values()
+        )
         calls = sum(len(family.calls) for family in self._families.values())
         assert calls == len(self._family_of) or any(
             not family.programs for family in self._family_of.values()

@@ -7,19 +7,21 @@ of those that wait.
 **Who is let in.** A family that is let in goes on calling while all that are let in have at most
 ``above`` of memory together. A family that is not (a new one, or one that was paused) is let in if
 less than ``resume_below`` is then taken. Cold families (``returns`` states when) give up their room
-to any that calls. When those that are let in grow beyond the limit, those that came in last are
-paused at their next calls, and so are those that make way for a better one that waits outside
-(``precedence``). No family is paused within a call.
+to any that calls, and families of larger levels make way for it at their next calls
+(``precedence``). When those that are let in grow beyond the limit, those that came in last are
+paused at their next calls, or those that have stayed for a while and whose levels are larger. No
+family is paused within a call.
 
 **Who goes on.** Paused families go on in the order of tenants' shares and the policy; none passes
 the first.
 
-**Why none waits for ever.** The oldest active program is never paused, nor is one that holds
-embeds, for which others may wait. A family whose call has waited for ``max_s`` is *overdue*: the
-one of these that has waited longest goes before all others, and families that have been let in for
+**Why none waits for ever.** A family whose call has waited for ``max_s`` is *overdue*: the one of
+these that has waited longest goes before all others, and families that have been let in for
 ``max_s`` make way for it between two calls, until it has room. So with k families overdue before
 it, a call is paused for at most ``(k + 2) * (max_s + c)``, where c is the time of the longest call;
-while families fit n at a time, k counts in groups of n.
+while families fit n at a time, k counts in groups of n. The oldest active program, which may claim
+from all, goes on whatever room there is when it is overdue or nobody computes a call: so some
+program always goes on. One that holds embeds, for which others may wait, is never paused.
 """
 
 from __future__ import annotations
@@ -82,31 +84,42 @@ class FamilyPausing:
         return self._may_go_on(family, entry)
 
     def _is_exempt(self, entry: Entry) -> bool:
-        """Whether other programs may wait for what ``entry`` does."""
+        """Whether ``entry`` may begin without room."""
         if entry.program.embeds:
             return True
+        family = self._gate.of(entry)
+        return self._needs_no_room(family) and family is self._oldest()
+
+    def _oldest(self) -> FamilyWorkingSet | None:
+        """The family of the oldest active program, if it has calls on this engine."""
         oldest = self._table.oldest_active
-        return oldest is not None and oldest.family == entry.program.family
+        return None if oldest is None else self._gate.calling(oldest.family)
+
+    def _needs_no_room(self, family: FamilyWorkingSet) -> bool:
+        """Whether ``family`` needs no room if it is that of the oldest active program: it is
+        overdue, or nobody else computes a call."""
+        return not self._gate.num_inside or self._is_overdue(family)
 
     def _has_room(self, family: FamilyWorkingSet, entry: Entry) -> bool:
         return not self._sets.num_warm_blocks or self._gate.needed(family, entry) <= self._gate.room
 
     def _may_go_on(self, family: FamilyWorkingSet, entry: Entry) -> bool:
         """Whether ``entry`` of ``family``, which is let in, may begin."""
-        first = self._backlog.paused.first()
-        if first is not None and self._precedence.makes_way(family, entry, first):
-            return False
+        if not family.has_begun:
+            return True
         needed = self._gate.needed(family, entry)
         num_others = self._sets.num_warm_blocks - family.num_blocks
-        return num_others + needed <= self._gate.most or self._is_among_first(family, needed)
+        return num_others + needed <= self._gate.most or self._keeps_room(family, needed)
 
-    def _is_among_first(self, family: FamilyWorkingSet, needed: int) -> bool:
-        """Whether the families that came in before it leave room for it."""
-        room = self._gate.most - needed
+    def _keeps_room(self, family: FamilyWorkingSet, needed: int) -> bool:
+        """Whether the families that keep their room before it leave enough for it."""
+        room, is_later = self._gate.most - needed, False
         for other in self._sets:
             if other is family:
-                return True
-            if not other.is_cold:
+                is_later = True
+            elif not other.is_cold and self._precedence.keeps_before(
+                other, family, is_later=is_later
+            ):
                 room -= other.num_blocks
                 if room < 0:
                     return False
@@ -140,9 +153,10 @@ class FamilyPausing:
     # -- pausing ---------------------------------------------------------------------------------
 
     def pause(self, entry: Entry) -> None:
-        """Pause the family of ``entry``, which is not let in: it waits outside with all its
-        calls."""
+        """Pause the family of ``entry``, which is not let in: it waits outside with all its calls,
+        unless others make way for it."""
         self._pause(self._gate.of(entry))
+        self.review()
 
     def _pause(self, family: FamilyWorkingSet) -> None:
         if family.let_in_s is not None:
@@ -180,9 +194,8 @@ class FamilyPausing:
         self._seen, self._look_s = self._gate.num_changes, self.next_look_s()
 
     def _resume_oldest(self) -> None:
-        oldest = self._table.oldest_active
-        family = None if oldest is None else self._gate.paused.get(oldest.family)
-        if family is not None:
+        family = self._oldest()
+        if family is not None and family.id in self._gate.paused and self._needs_no_room(family):
             self._resume(family)
 
     def _next(self) -> FamilyWorkingSet | None:
@@ -194,15 +207,19 @@ class FamilyPausing:
         if entry is None:
             return None
         family = self._gate.of(entry)
-        return family if self._has_room(family, entry) else None
+        if self._has_room(family, entry) or self._precedence.may_pass(family, entry):
+            return family
+        return None
 
     def _overdue(self) -> FamilyWorkingSet | None:
         """The family that has waited longest, if that is too long."""
         family = next(iter(self._gate.paused.values()), None)
-        if family is None:
-            return None
-        assert family.paused_s is not None, "a family is paused since no time"
-        return family if self._time.now_s - family.paused_s >= self._gate.turn_s else None
+        return family if family is not None and self._is_overdue(family) else None
+
+    def _is_overdue(self, family: FamilyWorkingSet) -> bool:
+        """Whether a call of ``family`` has waited outside for too long, and has not begun since."""
+        paused_s = family.paused_s
+        return paused_s is not None and self._time.now_s - paused_s >= self._gate.turn_s
 
     def _fits(self, family: FamilyWorkingSet) -> bool:
         return self._has_room(family, next(iter(family.calls)))
@@ -245,7 +262,7 @@ class FamilyPausing:
         if not self._gate.paused:
             return None
         first = next(iter(self._gate.paused.values()))
-        assert first.paused_s is not None
+        assert first.paused_s is not None, "a family is paused since no time"
         times_s = [first.paused_s + self._gate.turn_s, self._sets.next_cold_s()]
         let_in = next(iter(self._sets), None)
         if let_in is not None and let_in.let_in_s is not None:

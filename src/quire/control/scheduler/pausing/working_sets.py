@@ -13,23 +13,34 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from quire.control.programs.program import Entry, Program
+from quire.control.scheduler.order.ranking import class_of, level_of
 from quire.control.scheduler.pausing.trail import Trail
 from quire.core.ids import ProgramId, TenantId
+
+Standing = tuple[int, tuple[float, float]]
+"""The class and the level of a call (``order.ranking``)."""
+
+
+def _standing_of(call: Entry) -> Standing:
+    return class_of(call), level_of(call)
 
 
 class FamilyWorkingSet:
     """The state of one family on one engine.
 
     ``calls``: its unfinished decodes; ``inside``: those that have begun. ``num_blocks``: what it
-    counts while it is let in. ``let_in_s``: when that was, None while it is not. ``paused_s``:
-    since when a call of it waits outside. ``quiet_s``: when its last call ended, None while it has
-    one. ``hold_until_s``: until when it is held while it is quiet. ``is_cold``: it is past that.
+    counts while it is let in. ``let_in_s``: when that was, None while it is not. ``has_begun``: a
+    call of it has begun since then. ``paused_s``: since when a call of it waits outside.
+    ``quiet_s``: when its last call ended, None while it has one. ``hold_until_s``: until when it is
+    held while it is quiet. ``is_cold``: it is past that.
     ``has_left``, ``has_spilled``: since it is quiet, pages of it have gone to a lower tier, or to
     the disk.
     """
 
     __slots__ = (
+        "_last_standing",
         "calls",
+        "has_begun",
         "has_left",
         "has_spilled",
         "hold_until_s",
@@ -58,12 +69,28 @@ class FamilyWorkingSet:
         self.num_calls = 0
         self.num_blocks = 0
         self.let_in_s: float | None = None
+        self.has_begun = False
+        self._last_standing: Standing | None = None
         self.paused_s: float | None = None
         self.quiet_s: float | None = None
         self.hold_until_s = 0.0
         self.has_left = False
         self.has_spilled = False
         self.is_cold = False
+
+    @property
+    def standing(self) -> Standing:
+        """The standing of its first unfinished call, else of the call that ended last."""
+        if self.calls:
+            return _standing_of(next(iter(self.calls)))
+        assert self._last_standing is not None, "a family has never called"
+        return self._last_standing
+
+    def remove(self, call: Entry) -> None:
+        """Remove a call that has ended."""
+        del self.calls[call]
+        if not self.calls:
+            self._last_standing = _standing_of(call)
 
     @property
     def working_set(self) -> int:
@@ -102,7 +129,7 @@ class WorkingSets:
     def let_in(self, family: FamilyWorkingSet, num_blocks: int, now_s: float) -> None:
         assert family.let_in_s is None, "a family is let in twice"
         self._let_in[family.id] = family
-        family.let_in_s, family.num_blocks = now_s, num_blocks
+        family.let_in_s, family.num_blocks, family.has_begun = now_s, num_blocks, False
         self._count(family, num_blocks)
 
     def leave(self, family: FamilyWorkingSet) -> None:
