@@ -26,6 +26,7 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+_GENERATIONS = frozenset({COMPLETIONS, CHAT, "/v1/messages", "/v1/responses"})
 _NAMING_HEADERS = frozenset(name.encode() for name in NAMING_HEADERS)
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -147,6 +148,11 @@ class Request:
     @property
     def streams(self) -> bool:
         return self._read.stream is True
+
+    @property
+    def is_generation(self) -> bool:
+        """Whether it asks for an answer of a model, which changes nothing at the node."""
+        return self.method == "POST" and self.path in _GENERATIONS
 
     @cached_property
     def session(self) -> str | None:
