@@ -32,6 +32,7 @@ from quire.cluster.nodes.page_tree import PageTree, unpacked
 from quire.cluster.requests.answer import NodeAnswer, RoutedAnswer
 from quire.cluster.requests.request import CHAT, PromptPages, RawHeaders, Request
 from quire.core.errors import (
+    UNREADABLE,
     ConfigError,
     EngineFault,
     EngineLost,
@@ -322,7 +323,7 @@ class NodeEngine(EngineFigures):
             raise refusal
         try:
             return msgspec.json.decode(answer, type=kind)
-        except msgspec.MsgspecError as exc:
+        except UNREADABLE as exc:
             raise EngineFault(
                 f"{path} at {self.name} answers with what it should not: {exc}"
             ) from exc
@@ -342,7 +343,7 @@ class NodeEngine(EngineFigures):
         try:
             said = msgspec.json.decode(answer, type=dict[str, Any])["error"]
             code, message = str(said.get("code")), str(said.get("message"))
-        except (msgspec.MsgspecError, KeyError, AttributeError):
+        except (*UNREADABLE, KeyError, AttributeError):
             code, message = "", answer[:200].decode(errors="replace")
         return from_record(ErrorRecord(code, f"{path} at {self.name} ({status}): {message}"))
 

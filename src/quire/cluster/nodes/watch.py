@@ -16,7 +16,7 @@ import msgspec
 
 from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.node import NodeFigures, RoutedNode
-from quire.core.errors import EngineLost
+from quire.core.errors import UNREADABLE, EngineLost
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class NodeWatch:
         try:
             async with asyncio.timeout(self._times.timeout_s):
                 await self._ask()
-        except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
+        except (EngineLost, TimeoutError, *UNREADABLE) as exc:
             reason = str(exc) or f"no answer to /health within {self._times.timeout_s:g} s"
             if node.liveness.failed(reason):
                 self._models_until_s = 0.0
@@ -181,7 +181,7 @@ class NodeWatch:
             body = await exchange.read_all(_MAX_BYTES)
         try:
             return head.status, msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return head.status, {}
 
 
