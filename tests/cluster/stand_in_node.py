@@ -90,6 +90,9 @@ class StandInNode:
         self.silent = asyncio.Event()
         self.silent.set()
         """Cleared: it accepts requests and answers none, as a stopped process does."""
+        self.has_engine = asyncio.Event()
+        self.has_engine.set()
+        """Cleared by ``lose_engine``: what is asked of its model waits."""
         self.cut_after: int | None = None
         """Its next answers break off after so many tokens."""
         self.loses_engine = False
@@ -108,6 +111,17 @@ class StandInNode:
         self.whole_tokens: asyncio.Semaphore | None = None
         """And told ones that are not streamed, of this."""
 
+    def lose_engine(self) -> None:
+        """Be a node that loads its engine again: it lives, and says that it can serve nothing."""
+        self.has_engine.clear()
+        self.health = {"status": "unhealthy", "detail": "restarting", "models": {MODEL: False}}
+        self.health_status = 503
+
+    def load_engine(self) -> None:
+        self.has_engine.set()
+        self.health = {"status": "ok", "detail": "", "models": {MODEL: True}}
+        self.health_status = 200
+
     # -- its API -----------------------------------------------------------------------------------
 
     async def _answer(self, asked: Asked) -> Said:
@@ -124,6 +138,7 @@ class StandInNode:
             return said({"data": self.programs})  # a router empties it
         self.asked.append(asked)
         self.has_been_asked.set()
+        await self.has_engine.wait()
         if self.refusal is not None:
             return self.refusal
         received = asked.headers.get(RECEIVED_HEADER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,3 +55,27 @@ async def test_a_node_that_does_not_answer_the_question_may_have_it() -> None:
         await locator.find([PATH], [])
     nodes[1].status = 404
     assert await locator.find([PATH], []) is None
+
+
+class SilentNode(Node):
+    """Answers nothing. ``left``: it was asked, and nobody waits for its answer any more."""
+
+    left = False
+
+    async def ask(self, *asked: object) -> Node:
+        await super().ask()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left = True
+        return self
+
+
+async def test_what_one_node_has_is_found_before_a_silent_node_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.cluster.requests.locating._TIMEOUT_S", 3600.0)
+    silent = SilentNode("silent")
+    nodes: Any = [silent, Node("without", 404), Node("with")]
+    assert await Locator(lambda: nodes).find([PATH], []) is nodes[2]
+    assert (silent.num_asked, silent.left) == (1, True)

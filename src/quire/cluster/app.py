@@ -31,6 +31,7 @@ from quire.cluster.passing.overview import Overview
 from quire.cluster.passing.program_moves import ProgramMoves
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.proxy import Proxy
+from quire.cluster.passing.relieving import relieve
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import AnyNode
@@ -107,7 +108,7 @@ class Router:
             hysteresis=config.hysteresis,
             cluster_headers=cluster_key.headers(),
         )
-        node.on_change = lambda: self.background.changed(node)
+        node.on_change = partial(self._changed, node)
         watch = NodeWatch(node, config.times, cluster_key.headers())
         return Member(
             NodeEngine(node, cluster_key, watch.suspect, self.pages, self._move),
@@ -115,6 +116,10 @@ class Router:
             None if cluster_key.key is None else IndexFeed(node, self.pages, cluster_key.headers()),
             partial(self._keep_records, node, watch) if config.resumes else None,
         )
+
+    def _changed(self, node: RoutedNode) -> None:
+        self.background.changed(node)
+        relieve(self.fleet)
 
     async def _keep_records(self, node: RoutedNode, watch: NodeWatch) -> None:
         headers = ClusterKey(self._config.cluster_key).headers()

@@ -108,10 +108,10 @@ class SchedulerConfig:
     chooses among the engines of one model: round_robin, least_used, autellix, occupied_kv or quire.
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: how
-    long a prompt chunk may take in a message that also decodes, in multiples of the decode step's
-    time. ``patience``: for what share of a message's time an idle engine waits for programs that it
-    has just answered and that usually continue at once. ``priority_scope``: priorities order the
-    work of one tenant, or (``node``) take precedence over all tenants' fair shares.
+    long a prompt chunk may take by itself, in multiples of a decode step's time, in a message that
+    also decodes. ``patience``: for what share of a message's time an idle engine waits for programs
+    that it has just answered and that usually continue at once. ``priority_scope``: priorities
+    order the work of one tenant, or (``node``) take precedence over all tenants' fair shares.
     ``output_share``: the share of a decode's maximum output that admission assumes it will
     generate; the observed outputs correct the estimate. ``pausing``: when programs are paused.
     """

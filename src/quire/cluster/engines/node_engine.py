@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -26,11 +26,13 @@ from quire.cluster.engines.interfaces import (
     RemoteSendResult,
 )
 from quire.cluster.engines.node_figures import EngineFigures
+from quire.cluster.engines.unanswered import UnansweredRequests
 from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageTree, unpacked
 from quire.cluster.requests.answer import NodeAnswer, RoutedAnswer
 from quire.cluster.requests.request import CHAT, PromptPages, RawHeaders, Request
 from quire.core.errors import (
+    UNREADABLE,
     ConfigError,
     EngineFault,
     EngineLost,
@@ -94,6 +96,7 @@ class NodeEngine(EngineFigures):
         self._on_lost = on_lost
         self._tree = tree
         self._mover = mover
+        self.unanswered = UnansweredRequests(node.name)
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -253,18 +256,24 @@ class NodeEngine(EngineFigures):
         may_repeat: bool = True,
     ) -> RoutedAnswer:
         node = self._node
+        waiting: AbstractAsyncContextManager[None] = (
+            self.unanswered.waiting(request)
+            if may_repeat and request.is_generation
+            else nullcontext()
+        )
         node.began()
         try:
-            exchange = await node.ask(
-                request.method,
-                target,
-                headers,
-                body,
-                length=length,
-                may_repeat=may_repeat,
-                is_stream=request.streams,
-            )
-            head = await exchange.head()
+            async with waiting:
+                exchange = await node.ask(
+                    request.method,
+                    target,
+                    headers,
+                    body,
+                    length=length,
+                    may_repeat=may_repeat,
+                    is_stream=request.streams,
+                )
+                head = await exchange.head()
         except EngineLost:
             node.ended()
             self.lost(request)
@@ -314,7 +323,7 @@ class NodeEngine(EngineFigures):
             raise refusal
         try:
             return msgspec.json.decode(answer, type=kind)
-        except msgspec.MsgspecError as exc:
+        except UNREADABLE as exc:
             raise EngineFault(
                 f"{path} at {self.name} answers with what it should not: {exc}"
             ) from exc
@@ -334,7 +343,7 @@ class NodeEngine(EngineFigures):
         try:
             said = msgspec.json.decode(answer, type=dict[str, Any])["error"]
             code, message = str(said.get("code")), str(said.get("message"))
-        except (msgspec.MsgspecError, KeyError, AttributeError):
+        except (*UNREADABLE, KeyError, AttributeError):
             code, message = "", answer[:200].decode(errors="replace")
         return from_record(ErrorRecord(code, f"{path} at {self.name} ({status}): {message}"))
 

@@ -17,7 +17,7 @@ import msgspec
 from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageChange, PageTree, unpacked
-from quire.core.errors import EngineLost
+from quire.core.errors import UNREADABLE, EngineLost
 from quire.server.microserving.index_event import IndexEvent
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class IndexFeed:
         while True:
             try:
                 await self.follow()
-            except (EngineLost, TimeoutError, ValueError, msgspec.MsgspecError) as exc:
+            except (EngineLost, TimeoutError, ValueError, *UNREADABLE) as exc:
                 self._complaints.tell(str(exc) or f"nothing was heard for {SILENCE_S:g} s")
             await asyncio.sleep(RETRY_S)
 

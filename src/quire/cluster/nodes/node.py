@@ -77,11 +77,14 @@ class RoutedNode:
         )
         self.figures = NodeFigures()
         self.unready_models = frozenset[str]()
-        """Models that none of the node's engines can serve now, while others serve other models."""
+        """Models that none of the node's engines can serve now."""
+        self.serves_none = False
+        """Whether no engine of the node can serve its model now."""
         self.num_others = 0
         """Requests of other clients that the node had when it was asked last."""
         self.on_change: Callable[[], object] = lambda: None
-        """Called when the state of ``liveness`` has changed."""
+        """Called when the state of ``liveness`` or what the node's engines can serve has
+        changed."""
         self.is_draining = False
         """Whether the operator of the router wants the node empty."""
         self._num_outstanding = 0
@@ -120,9 +123,19 @@ class RoutedNode:
     def takes_work_for(self, model: str | None) -> bool:
         """Return whether the node ``serves`` the model, and an engine of it takes new work. For
         ``None``, which may be any of its models, all of them must be ready."""
-        if not (self.takes_work and self.serves(model)):
+        if not (self.takes_work and self.serves(model)) or self.lacks_engine_for(model):
             return False
-        return not self.unready_models if model is None else model not in self.unready_models
+        return model is not None or not self.unready_models
+
+    @property
+    def may_soon_serve(self) -> bool:
+        """Whether the node has not been probed yet, or has just said that its engines are lost."""
+        return self.liveness.state == "unknown" or (self.takes_work and self.serves_none)
+
+    def lacks_engine_for(self, model: str | None) -> bool:
+        """Return whether the node has said that no engine of it can serve the model now. For
+        ``None``: that none can serve any of its models."""
+        return self.serves_none or model in self.unready_models
 
     def serves(self, model: str | None) -> bool:
         """Return whether the node may be asked for ``model``: also if it has not reported its

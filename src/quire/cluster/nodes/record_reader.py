@@ -18,7 +18,7 @@ import msgspec
 
 from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.node import RoutedNode
-from quire.core.errors import EngineLost
+from quire.core.errors import UNREADABLE, EngineLost
 from quire.core.record_parts import RecordsWanted, ToldPart, ToldRecords
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class RecordReader:
             EngineLost: the node cannot be asked.
             NotTold: it refuses to send records.
             TimeoutError: it does not answer.
-            msgspec.MsgspecError: its answer cannot be read.
+            msgspec.MsgspecError, UnicodeDecodeError, RecursionError: its answer cannot be read.
         """
         gone = list(self.gone)[:_MAX_GONE]
         asked = RecordsWanted(self._reader, self._feed, self._number, gone)
@@ -213,5 +213,5 @@ def message_of(answer: bytes) -> str:
     """Return the message of a node's refusal."""
     try:
         return str(msgspec.json.decode(answer, type=dict[str, Any])["error"]["message"])
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return answer[:200].decode(errors="replace")

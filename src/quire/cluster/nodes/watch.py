@@ -16,7 +16,7 @@ import msgspec
 
 from quire.cluster.nodes.complaints import Complaints
 from quire.cluster.nodes.node import NodeFigures, RoutedNode
-from quire.core.errors import EngineLost
+from quire.core.errors import UNREADABLE, EngineLost
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +92,12 @@ class NodeWatch:
     async def probe(self) -> None:
         """Probe once, and take the node's state and figures from its answer."""
         node, before = self._node, self._node.liveness.state
+        unready = node.unready_models
         asked_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._times.timeout_s):
                 await self._ask()
-        except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
+        except (EngineLost, TimeoutError, *UNREADABLE) as exc:
             reason = str(exc) or f"no answer to /health within {self._times.timeout_s:g} s"
             if node.liveness.failed(reason):
                 self._models_until_s = 0.0
@@ -113,6 +114,7 @@ class NodeWatch:
                 node.liveness.state,
                 f": {node.liveness.reason}" if node.liveness.reason else "",
             )
+        if node.liveness.state != before or node.unready_models != unready:
             node.on_change()
 
     async def _ask(self) -> None:
@@ -121,10 +123,11 @@ class NodeWatch:
         models = msgspec.convert(health.get("models", {}), dict[str, bool])
         said, detail = str(health.get("status")), str(health.get("detail", ""))
         serves_some = said != _DRAINING and any(models.values())
+        node.serves_none = bool(models) and not any(models.values())
+        self._note_unready(frozenset(one for one, can in models.items() if not can), detail)
         if status != 200 and not serves_some:
             raise _Unhealthy(f"/health is {status}: {detail}")
         is_ready = said == _READY or serves_some
-        self._note_unready(frozenset(one for one, can in models.items() if not can), detail)
         now_s = asyncio.get_running_loop().time()
         if is_ready and now_s >= self._models_until_s:
             status, listed = await self._get("/v1/models")
@@ -178,7 +181,7 @@ class NodeWatch:
             body = await exchange.read_all(_MAX_BYTES)
         try:
             return head.status, msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return head.status, {}
 
 

@@ -340,14 +340,15 @@ class Dispatcher:
 
     def _ready(self, request: Request) -> list[NodeEngine]:
         """Return the engines that take work for the request's model and that the request has not
-        lost; if none of them is ready, those that have not been probed yet."""
+        lost; if none of them is ready, those that have not been probed yet, or that have just lost
+        their engine: a request waits there until it is loaded again."""
         fitting = [
             engine
             for engine in self._fleet.engines
             if engine.name not in request.work.lost and engine.node.serves(request.model)
         ]
         ready = [one for one in fitting if one.node.takes_work_for(request.model)]
-        return ready or [one for one in fitting if one.node.liveness.state == "unknown"]
+        return ready or [one for one in fitting if one.node.may_soon_serve]
 
     def _named(self, name: str) -> NodeEngine:
         engine = self._fleet.named(name)

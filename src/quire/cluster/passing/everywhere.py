@@ -18,7 +18,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.requests.request import Request
-from quire.core.errors import CapacityError, EngineFault, EngineLost
+from quire.core.errors import UNREADABLE, CapacityError, EngineFault, EngineLost
 from quire.server.errors.errors import HttpError
 from quire.server.list_page import ListPage
 
@@ -140,7 +140,7 @@ class AllEngines:
                 return opened
             try:
                 listed = msgspec.json.decode(opened.first, type=_Listed)
-            except msgspec.MsgspecError as exc:
+            except UNREADABLE as exc:
                 raise EngineFault(
                     f"{request.path} at {engine.name} answers with what it should not: {exc}"
                 ) from exc

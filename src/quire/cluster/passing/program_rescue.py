@@ -22,7 +22,7 @@ from quire.cluster.nodes.record_reader import HeldRecord, NotTold, RecordReader,
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import program_lookups
 from quire.cluster.requests.request import RawHeaders
-from quire.core.errors import EngineLost, UnknownHandle
+from quire.core.errors import UNREADABLE, EngineLost, UnknownHandle
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class ProgramRescue:
         except NotTold as exc:
             reader.complaints.tell(exc.message)
             return _REFUSED_S
-        except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
+        except (EngineLost, TimeoutError, *UNREADABLE) as exc:
             reader.complaints.tell(str(exc) or "it does not answer")
             suspect()
             return _RETRY_S

@@ -47,23 +47,25 @@ class Locator:
             self._known.move_to_end(lookups[0])
             return known
         access = [(name, value) for name, value in headers if name in _ACCESS]
-        answers = await asyncio.gather(
-            *(self._has(node, lookups, access) for node in nodes), return_exceptions=True
-        )
-        lost = []
-        for node, answer in zip(nodes, answers, strict=True):
-            if answer is True:
-                self._remember(lookups[0], node)
-                return node
-            if isinstance(answer, (EngineLost, TimeoutError)):
-                lost.append(node.name)
-            elif isinstance(answer, BaseException):
-                raise answer
-        if lost:
+        asking = [asyncio.create_task(self._asked(node, lookups, access)) for node in nodes]
+        silent = set()
+        try:
+            for answered in asyncio.as_completed(asking):
+                node, has_it = await answered
+                if has_it:  # the others need not answer
+                    self._remember(lookups[0], node)
+                    return node
+                if has_it is None:
+                    silent.add(node.name)
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        if silent:
             what = lookups[0].rpartition("/")[2][:100]
+            names = ", ".join(node.name for node in nodes if node.name in silent)
             raise EngineLost(
-                f"no node that answers has {what!a}, and {', '.join(lost)} cannot be asked now: "
-                "try again"
+                f"no node that answers has {what!a}, and {names} cannot be asked now: try again"
             )
         return None
 
@@ -84,6 +86,15 @@ class Locator:
         self._known[name] = node
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
+
+    async def _asked(
+        self, node: RoutedNode, lookups: Sequence[str], access: RawHeaders
+    ) -> tuple[RoutedNode, bool | None]:
+        """Return ``node``, and whether it has what is looked for; None if it does not say."""
+        try:
+            return node, await self._has(node, lookups, access)
+        except (EngineLost, TimeoutError):
+            return node, None
 
     async def _has(self, node: RoutedNode, lookups: Sequence[str], access: RawHeaders) -> bool:
         if node.liveness.is_gone:

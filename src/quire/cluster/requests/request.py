@@ -16,7 +16,7 @@ import msgspec
 from starlette.datastructures import Headers
 
 from quire.cluster.requests.answer import RoutedAnswer
-from quire.core.errors import InvalidArgument
+from quire.core.errors import UNREADABLE, InvalidArgument
 from quire.server.requests.identity import NAMING_HEADERS, identify
 from quire.server.schemas.generation import IdentityFields
 
@@ -26,10 +26,8 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+_GENERATIONS = frozenset({COMPLETIONS, CHAT, "/v1/messages", "/v1/responses"})
 _NAMING_HEADERS = frozenset(name.encode() for name in NAMING_HEADERS)
-
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What reading a body may raise; the last one for brackets without end."""
 
 
 class _Read(msgspec.Struct):
@@ -137,7 +135,7 @@ class Request:
         node refuses it."""
         try:
             return msgspec.json.decode(self.body, type=dict[str, Any])
-        except _UNREADABLE:
+        except UNREADABLE:
             return {}
 
     @property
@@ -147,6 +145,11 @@ class Request:
     @property
     def streams(self) -> bool:
         return self._read.stream is True
+
+    @property
+    def is_generation(self) -> bool:
+        """Whether it asks for an answer of a model, which changes nothing at the node."""
+        return self.method == "POST" and self.path in _GENERATIONS
 
     @cached_property
     def session(self) -> str | None:
@@ -247,7 +250,7 @@ class Request:
     def _read(self) -> _Read:
         try:
             return msgspec.json.decode(self.body, type=_Read) if self.body else _Read()
-        except _UNREADABLE:
+        except UNREADABLE:
             return _Read()
 
 

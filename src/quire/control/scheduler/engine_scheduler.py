@@ -314,9 +314,11 @@ class EngineScheduler:
         if not message.parts and result.sequences is not None:
             self.step_time.observe(result.elapsed_s, _most_steps(message, result.sequences))
         elif message.parts and not message.has_image:
-            step_s = (self.step_time.step_s or 0.0) if message.num_advanced else 0.0
             num_tokens = sum(part.num_tokens for part in message.parts)
-            self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
+            has_decodes = message.num_advanced > 0
+            self.chunk_time.observe(
+                result.elapsed_s, num_tokens, self.step_time.step_s, has_decodes=has_decodes
+            )
 
     def check_invariants(self) -> None:
         self.planner.backlog.check_invariants()

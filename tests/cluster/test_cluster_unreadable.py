@@ -1,0 +1,104 @@
+"""Nodes that answer with text that is not UTF-8, or with brackets without end."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from http_peer import Asked, HttpPeer, Said
+from router_world import world
+
+from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
+from quire.cluster.nodes import index_feed
+from quire.cluster.nodes.addresses import read_address
+from quire.cluster.nodes.index_feed import IndexFeed
+from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.nodes.page_tree import PageTree
+from quire.cluster.nodes.record_reader import message_of
+from quire.cluster.nodes.watch import NodeWatch, WatchTimes
+from quire.cluster.passing.program_rescue import ProgramRescue
+from quire.cluster.requests.locating import Locator
+from quire.core.errors import EngineFault
+
+NO_TEXT = b'{"data": ["\xff"], "error": {"message": "\xff"}}'
+NO_END = b'{"data": ' + b"[" * 200_000
+bodies = pytest.mark.parametrize("body", [NO_TEXT, NO_END])
+
+
+@bodies
+async def test_a_watch_goes_on(body: bytes) -> None:
+    async def answer(asked: Asked) -> Said:
+        return Said(200, body)
+
+    async with HttpPeer(answer) as peer:
+        node = RoutedNode(read_address(peer.url))
+        await NodeWatch(node, WatchTimes(timeout_s=3600.0)).probe()
+        assert node.liveness.state == "busy", "it says nothing of being ready"
+        node.pool.close()
+
+
+@bodies
+async def test_an_index_is_asked_for_again(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_feed, "RETRY_S", 0.0)
+    again = asyncio.Event()
+    asked: list[Asked] = []
+
+    async def answer(one: Asked) -> Said:
+        asked.append(one)
+        if len(asked) > 1:
+            again.set()
+        return Said(200, b"data: " + body + b"\n\n", kind="text/event-stream")
+
+    async with HttpPeer(answer) as peer:
+        node = RoutedNode(read_address(peer.url))
+        feed = asyncio.create_task(IndexFeed(node, PageTree(), {}).run())
+        waiting = asyncio.create_task(again.wait())
+        await asyncio.wait({feed, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert not feed.done()
+        feed.cancel()
+        waiting.cancel()
+        await asyncio.gather(feed, waiting, return_exceptions=True)
+        node.pool.close()
+
+
+async def test_records_are_asked_for_again() -> None:
+    said: list[str] = []
+
+    class UnreadableRecords:
+        complaints = SimpleNamespace(tell=said.append)
+
+        async def read(self) -> None:
+            b"\xff".decode()
+
+    reader: Any = UnreadableRecords()
+    rescue = ProgramRescue(lambda: [], ClusterKey("key"), Locator(lambda: []))
+    assert await rescue._read(reader, lambda: None) > 0
+    assert "can't decode byte 0xff" in said[0]
+
+
+@bodies
+def test_a_refusal_is_told_as_far_as_it_can_be_read(body: bytes) -> None:
+    async def nowhere(*_: object) -> bool:
+        return False
+
+    node = RoutedNode(read_address("http://127.0.0.1:1"))
+    engine = NodeEngine(node, ClusterKey("key"), lambda: None, PageTree(), nowhere)
+    refusal = engine._refusal("/v1/microserving/pin", 500, body)
+    assert refusal.message.startswith("/v1/microserving/pin at 127.0.0.1:1 (500): {")
+    assert message_of(body).startswith("{")
+
+
+@bodies
+async def test_a_call_and_a_list_say_which_node_answers_so(body: bytes) -> None:
+    async with world(1) as w:
+        w.nodes[0].refusal = Said(200, body)
+        answer = await w.http.get("/v1/programs")
+        assert answer.status_code == 500
+        said = answer.json()["error"]["message"]
+        assert said.startswith("/v1/programs at node-0 answers with what it should not"), said
+        (engine,) = w.router.fleet.engines
+        request: Any = SimpleNamespace(model=None, headers=[], work=SimpleNamespace())
+        with pytest.raises(EngineFault, match="/tokenize at node-0 answers with what"):
+            await engine._call(request, "/tokenize", {}, [], dict)
