@@ -139,10 +139,12 @@ def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> 
         (("profile", "--log", str(empty)), "is empty or cut off"),
         (("profile", "quire-mini", "--log", str(empty)), "give one of them"),
         (("profile", "--output", str(folder)), "there is no folder"),
+        (("profile", "--output", str(tmp_path)), "is a folder: name a file in it"),
+        (("sim", "--output", str(tmp_path)), "is a folder: name a file in it"),
         (("profile", "a", "--encoder", "b"), "--encoder b beside the model a: give one"),
         (("profile", "--log", str(empty), "--encoder", "b"), "--encoder b beside --log"),
         (("sim", "--profile", str(empty)), "damaged at character 0 of 0"),
-        (("sim", "--profile", str(folder)), "cannot be read"),
+        (("sim", "--profile", str(folder)), "no such file: make it with"),
         (("sim", "--identical-steps", "--profile", str(empty)), "beside --identical-steps"),
     ):
         ran = invoke(capsys, *arguments)

@@ -32,9 +32,12 @@ _KEYS = (
     ("t", "show families as trees"),
     ("m", "show each engine's memory by tier, and what stands in its messages"),
     ("k", "end the marked program or session, after a question"),
+    ("i", "signal the marked program: a message, the end of its input, or a cancellation"),
     ("q", "quit"),
     ("?", "show or hide this page"),
 )
+_MAIN_KEYS = "? help  q quit  Enter detail  k kill  i signal  s sort  f filter  t tree  m memory"
+"""The keys in the order of their use: a narrow screen shows the first of them."""
 _STYLES = {"running": "green", "idle": "dim", "memory": "red", "engine": "red"}
 
 
@@ -77,6 +80,8 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Text]:
     health = "ready" if node["ready"] else f"not ready: {node['detail']}"
     states = [state_of(row) for row in snapshot.rows.values()]
     counts = ", ".join(f"{states.count(one)} {one}" for one in ("running", "idle"))
+    if view.trouble:
+        yield Text(f"what is shown is old: {escaped(view.trouble)}", style="red")
     yield Text.assemble(
         (escaped(health), "green" if node["ready"] else "red"),
         f"  up {duration(node['uptime_s'])}  policy {node['policy']}  "
@@ -101,17 +106,24 @@ def _num_quiet(states: Sequence[str]) -> int:
 def _foot(view: View, snapshot: Snapshot) -> Text:
     if view.mode == "filter":
         return Text(f"filter: {view.typed}_  (Enter takes it, Esc leaves it)")
+    if view.mode == "message":
+        return Text(f"message: {view.typed}_  (Enter sends it, Esc leaves it)")
+    if view.mode == "signal":
+        keys = "m: message, e: end of input, c: cancel, any other key: nothing"
+        return Text(f"{keys}; for {_marked(view, snapshot)}")
     if view.mode == "kill":
-        row = selected(view, snapshot)
-        name = "it" if row is None else str(row["id"])
-        if row is not None and row["name"] != row["id"]:
-            name += f" ({escaped(row['name'])})"
-        return Text(f"end {name}? y: yes, any other key: no")
+        return Text(f"y: end {_marked(view, snapshot)}, any other key: leave it")
     if view.mode in ("detail", "memory", "help"):
         return Text("any key: back, q: quit")
-    return Text(
-        view.message or "s sort  f filter  t tree  m memory  Enter detail  k kill  ? help  q quit"
-    )
+    return Text(view.message or _MAIN_KEYS)
+
+
+def _marked(view: View, snapshot: Snapshot) -> str:
+    """Return what a question calls the marked program."""
+    row = selected(view, snapshot)
+    if row is None:
+        return "it"
+    return str(row["id"]) + ("" if row["name"] == row["id"] else f" ({escaped(row['name'])})")
 
 
 def state_of(row: Row) -> str:
@@ -202,9 +214,12 @@ def _detail(row: Row, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for name, value in row.items():
         if name == "wait":
             since_s = None if value is None else now_s - value["since"]
-            why = (
-                "nothing: it runs" if since_s is None else f"{value['reason']}, {duration(since_s)}"
-            )
+            if since_s is None:
+                why = "nothing: it runs"
+            elif value["reason"] == "program":
+                why = f"its own code or its client, {duration(since_s)}"
+            else:
+                why = f"{value['reason']}, {duration(since_s)}"
             yield "waits for", why
         elif name == "created":
             yield "age", duration(now_s - value)
