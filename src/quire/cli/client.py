@@ -23,7 +23,7 @@ from quire.client.wire import (
     unreachable,
     upload_path,
 )
-from quire.core.errors import UnknownHandle
+from quire.core.errors import InvalidArgument, UnknownHandle
 
 AGAIN_TIMEOUT = httpx.Timeout(5.0)
 """Timeout of a question that is asked again soon."""
@@ -97,10 +97,26 @@ class NodeClient:
 
         Raises:
             UnknownHandle: no id does, or several do.
+            InvalidArgument: it is that of a session.
         """
-        found = [p["id"] for p in self.programs() if p["id"].startswith(beginning)]
-        if len(found) == 1 or beginning in found:
-            return beginning if beginning in found else str(found[0])
+        found = self.found(beginning)
+        if found["form"] == "session":
+            raise InvalidArgument(
+                f"{found['id']} is a session, which has neither messages nor a log: 'quire trace' "
+                "shows its calls, 'quire kill' ends it"
+            )
+        return str(found["id"])
+
+    def found(self, beginning: str) -> dict[str, Any]:
+        """Return the record of the one program or session whose id begins with ``beginning``.
+
+        Raises:
+            UnknownHandle: no id does, or several do.
+        """
+        found = [one for one in self.programs() if one["id"].startswith(beginning)]
+        exact = [one for one in found if one["id"] == beginning]
+        if len(found) == 1 or exact:
+            return (exact or found)[0]
         if not found:
             raise UnknownHandle(
                 f"no program of this node begins with {beginning!r}: see 'quire ps'"

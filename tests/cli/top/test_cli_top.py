@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +83,7 @@ def answer(*rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
         "engine": "m#0",
         "model": "m",
         "state": "ready",
+        "detail": "",
         "num_running": 2,
         "num_waiting": 1,
         "num_in_flight": 1,
@@ -134,6 +136,15 @@ def test_changes_are_put_into_what_is_known_and_a_whole_answer_replaces_it() -> 
     assert {process: one["num_pages"] for process, one in known.rows.items()} == {2: 7}
     assert known.next == "1-9"
     assert told(known, answer(row(3))).rows.keys() == {3}
+
+
+def test_engines_stand_in_the_order_of_their_numbers() -> None:
+    said = answer()
+    [engine] = said["engines"]
+    names = ["m#10", "m#2", "b", "m#1"]
+    said["engines"] = [{**engine, "engine": name} for name in names]
+    found = [one["engine"] for one in told(Snapshot(), said).engines]
+    assert found == ["b", "m#1", "m#2", "m#10"]
 
 
 def test_tokens_per_second_need_two_answers_and_an_engine_that_goes_on() -> None:
@@ -543,6 +554,43 @@ def test_a_signal_is_sent_and_its_refusal_is_told() -> None:
     assert node.sent == [("prog-1", "message", "go", None), ("prog-1", "cancel", None, "n")]
 
 
+def test_why_an_engine_does_not_serve_stands_beside_its_state() -> None:
+    said = answer()
+    said["engines"][0] |= {"state": "restarting", "detail": "it was ended\nby SIGKILL"}
+    shown = drawn(told(Snapshot(), said), View())
+    assert shown[1].startswith("m#0 restarting (it was ended by SIGKILL)  2 running")
+
+
+def many_engines(num: int) -> Snapshot:
+    said = answer(row(1), row(2))
+    [engine] = said["engines"]
+    said["engines"] = [{**engine, "engine": f"m#{n}"} for n in range(num)]
+    said["engines"][40]["state"] = "restarting"
+    return told(Snapshot(), said)
+
+
+def test_many_engines_leave_room_for_programs() -> None:
+    shown = drawn(many_engines(64), View())
+    assert len(shown) <= 24
+    assert "? help" in shown[-1]
+    assert "name2" in "\n".join(shown)
+    assert shown[1].startswith("m#40 restarting"), "what does not serve is not left out"
+    assert "57 other engines, m: all  114 running  57 waiting  pages 570/3648" in shown[8]
+
+
+def test_the_memory_of_many_engines_can_be_read_to_its_end() -> None:
+    snapshot = many_engines(64)
+    view, _ = pressed(View(), "m", snapshot)
+    first = drawn(snapshot, view)
+    assert len(first) <= 24
+    assert first[-1].startswith("1 to 3 of 64  up, down: scroll")
+    view, _ = pressed(view, END, snapshot)
+    last = drawn(snapshot, view)
+    assert last[-1].startswith("62 to 64 of 64")
+    assert any(line.startswith("m#63") for line in last)
+    assert pressed(view, "x", snapshot)[0].mode == "table"
+
+
 def test_a_narrow_screen_keeps_the_way_to_the_help() -> None:
     last = drawn(THREE, View(), width=60)[-1]
     assert "? help" in last
@@ -557,3 +605,13 @@ def test_what_top_cannot_do_is_refused_with_a_remedy(capsys: Capture) -> None:
     assert "quire serve" in ran.err
     ran = invoke(capsys, "top", "--url", "http://127.0.0.1:9")
     assert (ran.code, "--once" in ran.err) == (2, True)
+
+
+def test_a_terminal_that_cannot_be_redrawn_is_refused(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumb = Console(force_terminal=True, _environ={"TERM": "dumb"})
+    monkeypatch.setattr(command, "output", lambda: dumb)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    ran = invoke(capsys, "top", "--url", "http://127.0.0.1:9")
+    assert (ran.code, "add --once" in ran.err) == (2, True)

@@ -61,8 +61,10 @@ def top(
     with NodeClient(url, api_key) as node:
         if once:
             _print_once(look(node, Snapshot()), view, console, as_json=as_json)
-        elif not (console.is_terminal and sys.stdin.isatty()):
-            raise InvalidArgument("quire top redraws a terminal, and this is none: add --once")
+        elif console.is_dumb_terminal or not (console.is_terminal and sys.stdin.isatty()):
+            raise InvalidArgument(
+                "quire top redraws a terminal, and this is none that can be: add --once"
+            )
         else:
             _watch(node, view, console, interval)
 

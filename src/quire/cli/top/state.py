@@ -5,6 +5,7 @@ Pure functions over values, without a terminal and without a node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -47,11 +48,17 @@ def told(known: Snapshot, answer: Row) -> Snapshot:
         rows.pop(process, None)
     return Snapshot(
         rows=rows,
-        engines=tuple(answer["engines"]),
+        engines=tuple(sorted(answer["engines"], key=_in_order)),
         node=answer["node"],
         rates=_rates(known, answer),
         next=answer["next"],
     )
+
+
+def _in_order(engine: Row) -> list[tuple[int, str]]:
+    """Return the key by which ``m#2`` stands before ``m#10``."""
+    parts = re.findall(r"\d+|\D+", engine["engine"])
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
@@ -71,9 +78,9 @@ def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class View:
     """What is selected. ``typed``: the text of a filter or message that is being written.
-    ``selected``: the ``process`` of the marked row. ``scrolled``: how many lines of its details are
-    above the screen. ``message``: the last line. ``trouble``: why the node did not answer the last
-    look; empty if it did."""
+    ``selected``: the ``process`` of the marked row. ``scrolled``: how many lines of its details, or
+    engines with their memory, are above the screen. ``message``: the last line. ``trouble``: why
+    the node did not answer the last look; empty if it did."""
 
     sort: Sort = "service"
     filter: str = ""
@@ -184,7 +191,7 @@ def pressed(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
         return _signalled(view, key, snapshot)
     if view.mode == "message":
         return _written(view, key, snapshot)
-    if view.mode == "detail" and key in _STEPS:
+    if view.mode in ("detail", "memory") and key in _STEPS:
         return _scrolled(view, _STEPS[key], snapshot), None
     if view.mode in ("detail", "memory", "help"):
         return replace(view, mode="table"), Quit() if key == "q" else None
@@ -205,7 +212,7 @@ def _command(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
     if key in ("?", "h"):
         return replace(view, mode="help"), None
     if key == "m":
-        return replace(view, mode="memory"), None
+        return replace(view, mode="memory", scrolled=0), None
     if key in _STEPS:
         return _moved(view, _STEPS[key], snapshot), None
     if key in _CHOICES:
@@ -234,7 +241,8 @@ def selected(view: View, snapshot: Snapshot) -> Row | None:
 
 
 def _scrolled(view: View, step: int, snapshot: Snapshot) -> View:
-    last = len(selected(view, snapshot) or ()) - 1
+    shown = snapshot.engines if view.mode == "memory" else selected(view, snapshot) or ()
+    last = max(0, len(shown) - 1)
     return replace(view, scrolled=max(0, min(view.scrolled + step, last)))
 
 
