@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from cli_invoke import invoke
 
-from quire.cli.profile.command import measure, measure_encoder
+from quire.cli.profile.command import measure, measure_encoder, named_after
 from quire.cli.profile.engines import Round, rounds
 from quire.cli.recorded_logs import read_times
 from quire.core.config import EncoderConfig, EngineConfig, NodeConfig
@@ -130,6 +130,10 @@ async def test_an_encoder_is_measured_alone() -> None:
     assert (found.model, found.kind, found.num_tokens) == ("fake", "cross_encoder", 16)
     assert [num for num, _ in found.times] in ([1], [1, 2]), "no more than may wait"
     assert decode_encoder_profile(encode_encoder_profile(found), "f") == found
+
+
+def test_the_profile_of_a_model_with_a_slash_is_one_file() -> None:
+    assert named_after("org/name") == Path("org-name.profile.json")
 
 
 def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> None:

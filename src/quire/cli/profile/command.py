@@ -120,12 +120,12 @@ def profile(options: ProfileOptions) -> None:
     date = datetime.now(UTC).isoformat(timespec="seconds")
     machine = processor_name()
     found = fit(times.samples, times.info, machine=machine, date=date, release=__version__)
-    target = options.output or _named_after(found.model)
+    target = options.output or named_after(found.model)
     write_target(target, encode_profile(found))
     _show(found, target)
 
 
-def _named_after(model: str) -> Path:
+def named_after(model: str) -> Path:
     """Return the file for a model; its name may have a slash, as hub ids have."""
     return Path(f"{model.replace('/', '-')}.profile.json")
 
@@ -167,7 +167,7 @@ async def measure(node: Node) -> None:
 def _profile_encoder(encoder: str, out: Path | None) -> None:
     configs = encoder_configs([encoder])
     found = asyncio.run(_measure_encoder(NodeConfig((), encoders=configs)))
-    target = out or _named_after(found.model)
+    target = out or named_after(found.model)
     write_target(target, encode_encoder_profile(found))
     output().print(
         f"{found.model} does {found.max_efficient_batch} texts of {found.num_tokens} tokens at "
