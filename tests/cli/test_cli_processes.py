@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from cli_invoke import invoke
 
@@ -147,6 +148,16 @@ def test_kill_says_of_a_program_that_had_ended_how_it_ended(
     ended = node.launch(request)["id"]
     ran = invoke(capsys, "kill", ended, "--url", node.url)
     assert ran.out == f"{ended} had ended before: finished\n"
+
+
+def test_kill_ends_a_session_that_ps_lists(capsys: Capture, node: NodeClient) -> None:
+    made = httpx.post(f"{node.url}/v1/sessions", json={"id": "to-end"}).json()["program"]
+    for command in ("attach", "logs"):
+        ran = invoke(capsys, command, made, "--url", node.url)
+        assert (ran.code, "is a session" in ran.err) == (2, True)
+    ran = invoke(capsys, "kill", made, "--url", node.url)
+    assert (ran.code, ran.out) == (0, f"ended the session {made}\n")
+    assert made not in [one["id"] for one in node.programs()]
 
 
 def test_an_unknown_program_is_a_clear_error(capsys: Capture, node: NodeClient) -> None:

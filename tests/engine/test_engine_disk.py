@@ -217,6 +217,26 @@ def test_a_full_disk_fails_the_transfer_and_leaves_the_block(
     assert disk.bytes_of([4, 5]) == disk.before
 
 
+def test_a_disk_that_cannot_be_written_is_told_of_once_and_again_when_it_works(
+    disk: DiskDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(file: int, left: memoryview, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk.move(WriteDisk, [0], [0], tier="device")
+    with caplog.at_level(logging.INFO, "quire.engine.disk_transfers"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            for _ in range(2):
+                assert disk.move(WriteDisk, [1], [1], tier="device") == [0]
+                assert disk.move(ReadDisk, [4], [0]) == [], "what is there can be read"
+        for _ in range(2):
+            assert disk.move(WriteDisk, [1], [1], tier="device") == []
+    fails, works = [one.getMessage() for one in caplog.records]
+    assert "the disk tier fails" in fails
+    assert works == "the disk tier works again: pages are written"
+
+
 def test_a_closed_engine_leaves_nothing_and_writes_nothing(
     disk: DiskDriver, tmp_path: Path
 ) -> None:

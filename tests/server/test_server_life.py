@@ -241,11 +241,11 @@ def test_an_error_in_the_middle_of_a_stream_is_an_event(request_lines: RequestLi
             assert response.status_code == 200
             *_, error, _, done, _ = response.iter_lines()
         assert done == "data: [DONE]"
-        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "quota_exceeded"
-        assert request_lines.next()["error"] == "quota_exceeded"
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "never_within_quota"
+        assert request_lines.next()["error"] == "never_within_quota"
         with (
             openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client,
-            pytest.raises(openai.APIError, match="which is the quota"),
+            pytest.raises(openai.APIError, match="which is its max_generated_tokens"),
         ):
             list(
                 client.chat.completions.create(
@@ -257,6 +257,30 @@ def test_an_error_in_the_middle_of_a_stream_is_an_event(request_lines: RequestLi
                 )
             )
         assert server.num_held_blocks() == 0
+
+
+def test_tokens_that_are_used_up_are_not_asked_for_again() -> None:
+    """What was generated stays counted, so the same request would fail again."""
+    tenant = TenantConfig(TenantId("small"), quotas=Quotas(max_generated_tokens=10))
+    asked: list[httpx.Request] = []
+    with (
+        running_server(tenants=(tenant,)) as server,
+        httpx.Client(event_hooks={"request": [asked.append]}) as http,
+        openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="x", max_retries=2, http_client=http
+        ) as client,
+    ):
+        for _ in range(2):
+            with pytest.raises(openai.BadRequestError, match="go on in another session") as caught:
+                client.chat.completions.create(
+                    model=MODEL,
+                    messages=[{"role": "user", "content": "say x"}],
+                    max_tokens=100,
+                    extra_body={"ignore_eos": True},
+                    extra_headers={"x-session-id": "one"},
+                )
+            assert caught.value.code == "never_within_quota"
+    assert len(asked) == 2
 
 
 class DyingEngine(GatedEngine):

@@ -641,3 +641,65 @@ def test_every_kind_of_page_has_a_square_and_all_squares_are_used(
     assert sum(squares) == 192
     assert squares[:2] == [1, 0]
     assert 1 <= squares[3] < squares[2]
+
+
+def test_what_the_node_has_forgotten_has_no_number_here(page: Page, node: RunningServer) -> None:
+    visit(page, node)
+    found = page.evaluate(
+        """async () => {
+        const { EndedPrograms } = await import("/ui/ended_programs.js");
+        let kept = [];
+        const ended = new EndedPrograms({ programs: async () => kept }, () => {});
+        const record = (id, parent) => ({ id, parent, name: id, client_id: null, ended: 2,
+                                          created: 1, form: "inferlet" });
+        const seen = new Set();
+        for (let look = 0; look < 50; look += 1) {
+            kept = [record(`p${look}`, "above"), record(`p${look + 1}`, null)];
+            await ended.read(Infinity);
+            [...ended.rows.keys()].forEach((number) => seen.add(number));
+        }
+        return { known: ended.numKnown, shown: ended.rows.size, seen: seen.size };
+    }"""
+    )
+    assert found == {"known": 3, "shown": 2, "seen": 51}
+
+
+def test_a_filter_finds_the_node_of_a_program(page: Page, node: RunningServer) -> None:
+    visit(page, node)
+    found = page.evaluate(
+        """async () => {
+        const { linesOf } = await import("/ui/order.js");
+        const row = (process, node) => ({ process, node, id: `p${process}`, name: "",
+            client_id: null, tenant: "t", form: "inferlet", engines: [], wait: null,
+            service_s: 0 });
+        const view = { sort: "service", filter: "NODE-B", state: null, tree: false };
+        return linesOf([row(1, "node-a"), row(2, "node-b"), row(3)], view, 0)
+            .map((line) => line.row.process);
+    }"""
+    )
+    assert found == [2]
+
+
+def test_an_engine_that_comes_up_later_stands_where_it_belongs(
+    page: Page, node: RunningServer
+) -> None:
+    visit(page, node)
+    found = page.evaluate(
+        """async () => {
+        const { EngineCards } = await import("/ui/engine_cards.js");
+        const list = document.createElement("ul");
+        const cards = new EngineCards(list);
+        const figures = ["num_running", "num_waiting", "num_blocks", "num_held_blocks",
+            "num_cached_blocks", "num_host_blocks", "num_free_host_blocks",
+            "num_cached_host_blocks", "num_disk_blocks", "num_free_disk_blocks",
+            "num_cached_disk_blocks"];
+        const engine = (name) => ({ engine: name, state: "ready", detail: "", messages: [],
+            step_s: null, ...Object.fromEntries(figures.map((one) => [one, 0])) });
+        const looks = [["m#0", "m#1", "m#10"], ["m#1", "m#10"], ["m#0", "m#1", "m#2", "m#10"]];
+        for (const names of looks) {
+            cards.show({ engines: names.map(engine), rates: new Map() }, undefined);
+        }
+        return [...list.children].map((card) => card.querySelector("h3").textContent);
+    }"""
+    )
+    assert found == ["m#0", "m#1", "m#2", "m#10"]

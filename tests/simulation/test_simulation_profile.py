@@ -21,7 +21,14 @@ from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation import LightEngine, StepCost, light_pool
 from quire.simulation.engines import EngineSpec
 from quire.simulation.message_times import MessageSample, MessageTimes
-from quire.simulation.profile import MIN_SAMPLES, EngineProfile, decode_profile, encode_profile, fit
+from quire.simulation.profile import (
+    MIN_SAMPLES,
+    EngineProfile,
+    FitErrors,
+    decode_profile,
+    encode_profile,
+    fit,
+)
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import create_workload, draw_programs
 
@@ -183,6 +190,11 @@ def test_a_simulated_engine_is_like_the_one_that_was_measured(
     assert engines.cost.step_s == pytest.approx(COST.step_s)
 
 
+def test_a_fit_that_misses_its_own_messages_is_doubtful() -> None:
+    assert FitErrors(mean=0.2, p95=0.9, total=0.0).advice() == ""
+    assert "off by 30 %" in FitErrors(mean=0.3, p95=0.9, total=0.0).advice()
+
+
 def test_too_few_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     times = measured(monkeypatch, COST)
     with pytest.raises(InvalidArgument, match="49 messages are too few"):
@@ -214,7 +226,9 @@ def test_engines_of_two_kinds_make_no_profile() -> None:
         ({"cost": {**COSTS, "gap_row_s": -1e-6}}, r"gap_row_s is -1e-06; it must be"),
         ({"cost": {"step_s": 1.0}}, r"has the costs \['step_s'\]: it must have \['behind_"),
         ({"errors": {"mean": float("inf"), "p95": 0.1, "total": 0.1}}, "error of the fit is inf"),
-        ({"num_blocks": 0}, "kv_tokens is 0: choose at least 16"),
+        ({"num_blocks": 0}, "profile p.json describes no engine: kv_tokens is 0"),
+        ({"num_messages": -1}, "num_messages is -1; it must be 0 or more"),
+        ({"most": {"row_s": -5}}, "row_s is -5; it must be 0 or more"),
         ({"format": "quire profile 9"}, "not a profile of 'quire profile'"),
         ({"num_layers": None}, "lacks num_layers: make it again"),
         ({"token_bytes": 0}, "token_bytes is 0: choose at least 1"),

@@ -23,7 +23,10 @@ from quire.client.wire import (
     unreachable,
     upload_path,
 )
-from quire.core.errors import UnknownHandle
+from quire.core.errors import InvalidArgument, UnknownHandle
+
+AGAIN_TIMEOUT = httpx.Timeout(5.0)
+"""Timeout of a question that is asked again soon."""
 
 
 class NodeClient:
@@ -82,19 +85,38 @@ class NodeClient:
 
     def changes(self, since: str) -> dict[str, Any]:
         """Return what has changed of the process table since ``since``, the ``next`` of an earlier
-        answer; with an empty text the whole table."""
-        path = f"/v1/programs/changes?since={since}" if since else "/v1/programs/changes"
-        return self._call("GET", path)
+        answer; with an empty text the whole table. Who asks again and again waits less long for an
+        answer."""
+        if not since:
+            return self._call("GET", "/v1/programs/changes")
+        path = f"/v1/programs/changes?since={since}"
+        return self._call("GET", path, timeout=AGAIN_TIMEOUT)
 
     def full_id(self, beginning: str) -> str:
         """Return the id of the one program whose id begins with ``beginning``.
 
         Raises:
             UnknownHandle: no id does, or several do.
+            InvalidArgument: it is that of a session.
         """
-        found = [p["id"] for p in self.programs() if p["id"].startswith(beginning)]
-        if len(found) == 1 or beginning in found:
-            return beginning if beginning in found else str(found[0])
+        found = self.found(beginning)
+        if found["form"] == "session":
+            raise InvalidArgument(
+                f"{found['id']} is a session, which has neither messages nor a log: 'quire trace' "
+                "shows its calls, 'quire kill' ends it"
+            )
+        return str(found["id"])
+
+    def found(self, beginning: str) -> dict[str, Any]:
+        """Return the record of the one program or session whose id begins with ``beginning``.
+
+        Raises:
+            UnknownHandle: no id does, or several do.
+        """
+        found = [one for one in self.programs() if one["id"].startswith(beginning)]
+        exact = [one for one in found if one["id"] == beginning]
+        if len(found) == 1 or exact:
+            return (exact or found)[0]
         if not found:
             raise UnknownHandle(
                 f"no program of this node begins with {beginning!r}: see 'quire ps'"
@@ -140,6 +162,14 @@ class NodeClient:
     def terminate(self, public_id: str, *, node: str | None = None) -> dict[str, Any]:
         """End a program. ``node``: behind a router, the node that has it."""
         return self._call("DELETE", program_path(public_id), headers=_at(node))
+
+    def signal(
+        self, public_id: str, signal: str, message: str | None = None, *, node: str | None = None
+    ) -> dict[str, Any]:
+        """Send a program ``message`` (with a text), ``end_of_input`` or ``cancel``."""
+        body = {"signal": signal} if message is None else {"signal": signal, "message": message}
+        path = f"{program_path(public_id)}/signal"
+        return self._call("POST", path, body, headers=_at(node))
 
     def end_session(self, public_id: str, *, node: str | None = None) -> dict[str, Any]:
         return self._call("DELETE", session_path(public_id), headers=_at(node))

@@ -180,7 +180,7 @@ PANELS = {
         Subcommand(
             "kill",
             "processes",
-            "End programs: their commands are cancelled, and their resources are freed.",
+            "End programs and sessions: commands are cancelled, and resources are freed.",
         ),
     ),
     "Look around": (

@@ -131,7 +131,7 @@ def kill(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
 ) -> None:
-    """End programs: their commands are cancelled, and their resources are freed.
+    """End programs and sessions: commands are cancelled, and resources are freed.
 
     Examples:
 
@@ -139,7 +139,12 @@ def kill(
     """
     with NodeClient(url, api_key) as node:
         for program in programs:
-            whole = node.full_id(program)
+            found = node.found(program)
+            whole = str(found["id"])
+            if found["form"] == "session":
+                node.end_session(whole, node=found.get("node"))
+                output().print(f"ended the session {whole}")
+                continue
             ran = node.program(whole)["ended"] is None
             left = node.terminate(whole)
             if ran and (left["ended"] is None or left["state"] == "cancelled"):

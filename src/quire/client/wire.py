@@ -105,7 +105,12 @@ def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
     """Return the body of a response; raise an error response."""
     if not response.is_success:
         raise error_of_body(url, response.status_code, response.content)
-    answer: dict[str, Any] = response.json() if response.content else {}
+    try:
+        answer = response.json() if response.content else {}
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise QuireError(f"{url} answered with no JSON object: check that it is a Quire node")
     return answer
 
 

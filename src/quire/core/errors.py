@@ -125,7 +125,8 @@ class NeverFits(RequestError):
 
 
 class NeverWithinQuota(RequestError):
-    """A single request exceeds a quota, whatever is held already."""
+    """A single request exceeds a quota, whatever is held already; or the quota bounds what is used
+    up, such as generated tokens, and is spent. Waiting does not help."""
 
     code = "never_within_quota"
 

@@ -44,7 +44,8 @@ class DiskTransfers:
         self._reader = ThreadPoolExecutor(1, "disk-reader")
         self._ended: deque[TransfersEnded] = deque()
         self._ring: Callable[[], None] = _nobody
-        self._has_failed = False
+        self._failing: set[str] = set()
+        """``written`` and ``read``, if the last transfer of that direction failed."""
 
     @classmethod
     def open(cls, config: EngineConfig, pool: KVPool) -> Self | None:
@@ -82,10 +83,10 @@ class DiskTransfers:
             transfers, blocks = operation.transfers[part], operation.blocks[part]
             numbers = operation.disk_blocks[part]
             if isinstance(operation, ReadDisk):
-                self._reader.submit(self._run, self._read, transfers, blocks, numbers)
+                self._reader.submit(self._run, "read", self._read, transfers, blocks, numbers)
             else:
                 work = self._write_host if operation.tier == "host" else self._write_device
-                self._writer.submit(self._run, work, transfers, blocks, numbers)
+                self._writer.submit(self._run, "written", work, transfers, blocks, numbers)
 
     def take_ended(self) -> TransfersEnded | None:
         """Transfers that have ended and were not taken yet."""
@@ -101,7 +102,12 @@ class DiskTransfers:
     # -- on the threads --------------------------------------------------------------------------
 
     def _run(
-        self, work: Callable[[I32, I32], dict[int, str]], transfers: I32, blocks: I32, numbers: I32
+        self,
+        done: str,
+        work: Callable[[I32, I32], dict[int, str]],
+        transfers: I32,
+        blocks: I32,
+        numbers: I32,
     ) -> None:
         started = time.perf_counter()
         try:
@@ -113,7 +119,7 @@ class DiskTransfers:
             logger.exception("a transfer of %d blocks from or to the disk has failed", len(blocks))
             problems = dict.fromkeys(range(len(blocks)), repr(exc))
         problem = next(iter(problems.values()), "")
-        self._warn(problem)
+        self._tell(done, problem)
         self._ended.append(
             TransfersEnded(
                 transfers=transfers,
@@ -139,13 +145,18 @@ class DiskTransfers:
             self._records.write(records[good], blocks[good])
         return problems
 
-    def _warn(self, problem: str) -> None:
-        """Log a warning once for each time that the disk begins to fail."""
-        if problem and not self._has_failed:
+    def _tell(self, done: str, problem: str) -> None:
+        """Log once when the disk begins to fail, and once when it works again. A full disk can be
+        read, so each direction (``done``: ``written`` or ``read``) fails and recovers by itself,
+        on its own thread."""
+        if problem and done not in self._failing:
+            self._failing.add(done)
             logger.warning(
                 "the disk tier fails (%s): pages stay on the host or are computed again", problem
             )
-        self._has_failed = bool(problem)
+        elif not problem and done in self._failing:
+            self._failing.discard(done)
+            logger.info("the disk tier works again: pages are %s", done)
 
 
 def _nobody() -> None:

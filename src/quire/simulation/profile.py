@@ -42,6 +42,10 @@ it."""
 
 _NUM_WEIGHINGS = 4
 
+MOST_OFF = 0.25
+"""The mean error of a fit above which the measurement is doubtful: costs that miss a message by a
+quarter cannot show differences between policies, which are smaller."""
+
 F64 = NDArray[np.float64]
 
 
@@ -53,6 +57,17 @@ class FitErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean: float
     p95: float
     total: float
+
+    def advice(self) -> str:
+        """Return what to do if the costs represent the messages badly; an empty text if they do
+        not."""
+        if self.mean <= MOST_OFF:
+            return ""
+        return (
+            f"its costs are off by {100 * self.mean:.0f} % from the messages that they were made "
+            f"from (mean; P95 {100 * self.p95:.0f} %), as if other work had run beside it: measure "
+            "again with nothing else on the machine"
+        )
 
 
 class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -269,4 +284,10 @@ def _check(profile: EngineProfile, name: str) -> None:
     for figure in msgspec.structs.astuple(profile.errors):
         if not isfinite(figure):
             raise ConfigError(f"profile {name}: an error of the fit is {figure}")
-    profile.engines()  # its checks are those of any engine
+    for figure, value in {"num_messages": profile.num_messages, **profile.most}.items():
+        if value < 0:
+            raise ConfigError(f"profile {name}: {figure} is {value}; it must be 0 or more")
+    try:
+        profile.engines()  # its checks are those of any engine
+    except ConfigError as exc:
+        raise ConfigError(f"profile {name} describes no engine: {exc}") from exc

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from cli_invoke import invoke
 
-from quire.cli.profile.command import measure, measure_encoder
+from quire.cli.profile.command import measure, measure_encoder, named_after
 from quire.cli.profile.engines import Round, rounds
 from quire.cli.recorded_logs import read_times
 from quire.core.config import EncoderConfig, EngineConfig, NodeConfig
@@ -132,6 +132,10 @@ async def test_an_encoder_is_measured_alone() -> None:
     assert decode_encoder_profile(encode_encoder_profile(found), "f") == found
 
 
+def test_the_profile_of_a_model_with_a_slash_is_one_file() -> None:
+    assert named_after("org/name") == Path("org-name.profile.json")
+
+
 def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> None:
     empty, folder = tmp_path / "empty.log", tmp_path / "none" / "p.json"
     empty.write_bytes(b"")
@@ -139,10 +143,12 @@ def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> 
         (("profile", "--log", str(empty)), "is empty or cut off"),
         (("profile", "quire-mini", "--log", str(empty)), "give one of them"),
         (("profile", "--output", str(folder)), "there is no folder"),
+        (("profile", "--output", str(tmp_path)), "is a folder: name a file in it"),
+        (("sim", "--output", str(tmp_path)), "is a folder: name a file in it"),
         (("profile", "a", "--encoder", "b"), "--encoder b beside the model a: give one"),
         (("profile", "--log", str(empty), "--encoder", "b"), "--encoder b beside --log"),
         (("sim", "--profile", str(empty)), "damaged at character 0 of 0"),
-        (("sim", "--profile", str(folder)), "cannot be read"),
+        (("sim", "--profile", str(folder)), "no such file: make it with"),
         (("sim", "--identical-steps", "--profile", str(empty)), "beside --identical-steps"),
     ):
         ran = invoke(capsys, *arguments)

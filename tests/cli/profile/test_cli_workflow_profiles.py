@@ -42,6 +42,18 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / f"{name}.json") for name in "emx"}
 
 
+@pytest.mark.parametrize("beside", [(), ("--nodes", "1")])
+def test_a_simulation_warns_of_a_doubtful_profile(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, beside: tuple[str, ...]
+) -> None:
+    path = tmp_path / "doubtful.json"
+    bad = msgspec.structs.replace(MODEL, errors=FitErrors(mean=0.43, p95=1.29, total=0.0))
+    path.write_text(encode_profile(bad), encoding="utf-8")
+    ran = invoke(capsys, "sim", "--programs", "1", "--profile", str(path), *beside)
+    assert ran.err.count("off by 43 %") == 1, "it is told once"
+    assert "measure again with nothing else" in ran.err.replace("\n", " ")
+
+
 def engines(*names: str) -> list[EngineConfig]:
     return [EngineConfig(source="s", name=ModelId(name)) for name in names]
 
@@ -84,7 +96,7 @@ def test_a_profile_that_fits_nothing_is_refused(
         texts.append(f"{name}{equals}{files[file]}")
     with pytest.raises(ConfigError, match=message):
         read_profiles(texts, engines("llm"), encoders(*served.split()))
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="no such file: make it"):
         read_profiles(["none.json"])
 
 

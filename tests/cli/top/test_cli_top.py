@@ -6,6 +6,8 @@ import io
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from quire.cli.top.state import (
     UP,
     Kill,
     Quit,
+    Signal,
     Snapshot,
     View,
     lines,
@@ -36,6 +39,7 @@ from quire.cli.top.state import (
     told,
     waiting_s,
 )
+from quire.core.errors import EngineLost
 
 NOW_S = 1000.0
 
@@ -79,6 +83,7 @@ def answer(*rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
         "engine": "m#0",
         "model": "m",
         "state": "ready",
+        "detail": "",
         "num_running": 2,
         "num_waiting": 1,
         "num_in_flight": 1,
@@ -131,6 +136,15 @@ def test_changes_are_put_into_what_is_known_and_a_whole_answer_replaces_it() -> 
     assert {process: one["num_pages"] for process, one in known.rows.items()} == {2: 7}
     assert known.next == "1-9"
     assert told(known, answer(row(3))).rows.keys() == {3}
+
+
+def test_engines_stand_in_the_order_of_their_numbers() -> None:
+    said = answer()
+    [engine] = said["engines"]
+    names = ["m#10", "m#2", "b", "m#1"]
+    said["engines"] = [{**engine, "engine": name} for name in names]
+    found = [one["engine"] for one in told(Snapshot(), said).engines]
+    assert found == ["b", "m#1", "m#2", "m#10"]
 
 
 def test_tokens_per_second_need_two_answers_and_an_engine_that_goes_on() -> None:
@@ -284,6 +298,31 @@ def test_k_ends_a_session_as_one_and_nothing_that_has_no_id() -> None:
     assert "no id" in view.message
 
 
+def test_i_sends_a_program_a_signal_and_leaves_sessions_alone() -> None:
+    launched = row(1)
+    snapshot = snapshot_of(launched, row(2, form="session"), row(3, id=None))
+    asked, effect = pressed(View(selected=1), "i", snapshot)
+    assert (asked.mode, effect) == ("signal", None)
+    _, effect = pressed(asked, "e", snapshot)
+    assert effect == Signal(launched["id"], "end_of_input")
+    _, effect = pressed(asked, "c", snapshot)
+    assert effect == Signal(launched["id"], "cancel")
+    left, effect = pressed(asked, "x", snapshot)
+    assert (left.mode, left.message, effect) == ("table", "nothing was sent", None)
+    writing, _ = pressed(asked, "m", snapshot)
+    for key in ("g", "p", BACKSPACE, "o"):
+        writing, effect = pressed(writing, key, snapshot)
+        assert effect is None
+    assert drawn(snapshot, writing)[-1].startswith("message: go_")
+    assert pressed(writing, ESCAPE, snapshot)[0].mode == "table"
+    gone, effect = pressed(writing, ENTER, snapshot_of())
+    assert (gone.mode, effect) == ("table", None)
+    _, effect = pressed(writing, ENTER, snapshot)
+    assert effect == Signal(launched["id"], "message", "go")
+    assert "takes no signal" in pressed(View(selected=2), "i", snapshot)[0].message
+    assert "no id to signal it by" in pressed(View(selected=3), "i", snapshot)[0].message
+
+
 def test_enter_shows_one_program_and_any_key_goes_back() -> None:
     view = after(View(), DOWN, ENTER)
     assert view.mode == "detail"
@@ -367,7 +406,7 @@ def test_a_program_that_is_taller_than_the_screen_can_be_read_to_its_end() -> No
 def test_the_question_names_an_unnamed_program_once() -> None:
     unnamed = row(1, name=row(1)["id"])
     asked = drawn(snapshot_of(unnamed), View(mode="kill", selected=1))[-1]
-    assert asked == "end prog-000000000000? y: yes, any other key: no"
+    assert asked == "y: end prog-000000000000, any other key: leave it"
 
 
 def test_one_program_and_the_question_are_shown() -> None:
@@ -375,9 +414,12 @@ def test_one_program_and_the_question_are_shown() -> None:
     snapshot = snapshot_of(row(1, wait=wait, num_preemptions=8))
     detail = "\n".join(drawn(snapshot, View(mode="detail", selected=1), height=60))
     assert "pages, 4.0 s" in detail
+    idle = snapshot_of(row(1, wait={"reason": "program", "since": NOW_S - 4}))
+    detail = "\n".join(drawn(idle, View(mode="detail", selected=1), height=60))
+    assert "its own code or its client, 4.0 s" in detail
     assert "num_preemptions" in detail
     view = View(mode="kill", selected=1)
-    assert drawn(snapshot, view)[-1].startswith("end prog-000000000000 (name1)? y: yes")
+    assert drawn(snapshot, view)[-1].startswith("y: end prog-000000000000 (name1), any")
     assert "show families as trees" in "\n".join(drawn(snapshot, replace(view, mode="help")))
 
 
@@ -469,6 +511,92 @@ def test_the_screen_is_drawn_before_each_key_is_waited_for(
     assert len(with_help) > len(table), "the list of keys is drawn over it"
 
 
+class LeavingNode:
+    """A node that answers, then is away for two looks, and has been started again afterwards."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def changes(self, since: str) -> dict[str, Any]:
+        self.asked.append(since)
+        if len(self.asked) in (2, 3):
+            raise EngineLost(f"no node answers, look {len(self.asked)}")
+        return answer(row(len(self.asked)), whole=True)
+
+
+def test_a_node_that_goes_away_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    keys = TypedKeys("....q", file)
+    monkeypatch.setattr(command, "TerminalKeys", lambda: keys)
+    console = Console(file=file, width=100, height=30, force_terminal=True, color_system=None)
+    node: Any = LeavingNode()
+    command._watch(node, View(), console, 0.0)
+    screens = [found[len(before) :] for before, found in pairwise(["", *keys.found])]
+    old = ["old: no node answers" in one for one in screens]
+    assert old == [False, True, True, False, False]
+    assert ["name1" in one for one in screens] == [True, True, True, False, False]
+    assert node.asked == ["", *[answer()["next"]] * 4], "it goes on where it was"
+
+
+def test_a_signal_is_sent_and_its_refusal_is_told() -> None:
+    class SignalledNode:
+        def __init__(self) -> None:
+            self.sent: list[tuple[object, ...]] = []
+
+        def signal(self, *what: object, node: str | None) -> None:
+            self.sent.append((*what, node))
+            if len(self.sent) == 2:
+                raise EngineLost("it has\nended")
+
+    node: Any = SignalledNode()
+    assert command._done(node, Signal("prog-1", "message", "go")) == "sent prog-1 message"
+    assert command._done(node, Signal("prog-1", "cancel", node="n")) == "it has ended"
+    assert node.sent == [("prog-1", "message", "go", None), ("prog-1", "cancel", None, "n")]
+
+
+def test_why_an_engine_does_not_serve_stands_beside_its_state() -> None:
+    said = answer()
+    said["engines"][0] |= {"state": "restarting", "detail": "it was ended\nby SIGKILL"}
+    shown = drawn(told(Snapshot(), said), View())
+    assert shown[1].startswith("m#0 restarting (it was ended by SIGKILL)  2 running")
+
+
+def many_engines(num: int) -> Snapshot:
+    said = answer(row(1), row(2))
+    [engine] = said["engines"]
+    said["engines"] = [{**engine, "engine": f"m#{n}"} for n in range(num)]
+    said["engines"][40]["state"] = "restarting"
+    return told(Snapshot(), said)
+
+
+def test_many_engines_leave_room_for_programs() -> None:
+    shown = drawn(many_engines(64), View())
+    assert len(shown) <= 24
+    assert "? help" in shown[-1]
+    assert "name2" in "\n".join(shown)
+    assert shown[1].startswith("m#40 restarting"), "what does not serve is not left out"
+    assert "57 other engines, m: all  114 running  57 waiting  pages 570/3648" in shown[8]
+
+
+def test_the_memory_of_many_engines_can_be_read_to_its_end() -> None:
+    snapshot = many_engines(64)
+    view, _ = pressed(View(), "m", snapshot)
+    first = drawn(snapshot, view)
+    assert len(first) <= 24
+    assert first[-1].startswith("1 to 3 of 64  up, down: scroll")
+    view, _ = pressed(view, END, snapshot)
+    last = drawn(snapshot, view)
+    assert last[-1].startswith("62 to 64 of 64")
+    assert any(line.startswith("m#63") for line in last)
+    assert pressed(view, "x", snapshot)[0].mode == "table"
+
+
+def test_a_narrow_screen_keeps_the_way_to_the_help() -> None:
+    last = drawn(THREE, View(), width=60)[-1]
+    assert "? help" in last
+    assert "q quit" in last
+
+
 def test_what_top_cannot_do_is_refused_with_a_remedy(capsys: Capture) -> None:
     ran = invoke(capsys, "top", "--json")
     assert (ran.code, "add --once" in ran.err) == (2, True)
@@ -477,3 +605,13 @@ def test_what_top_cannot_do_is_refused_with_a_remedy(capsys: Capture) -> None:
     assert "quire serve" in ran.err
     ran = invoke(capsys, "top", "--url", "http://127.0.0.1:9")
     assert (ran.code, "--once" in ran.err) == (2, True)
+
+
+def test_a_terminal_that_cannot_be_redrawn_is_refused(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumb = Console(force_terminal=True, _environ={"TERM": "dumb"})
+    monkeypatch.setattr(command, "output", lambda: dumb)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    ran = invoke(capsys, "top", "--url", "http://127.0.0.1:9")
+    assert (ran.code, "add --once" in ran.err) == (2, True)

@@ -68,9 +68,9 @@ BAD: dict[str, tuple[Make, str]] = {
         lambda w: c.EmbedText(id=w.id(), tokens=[], positions=[0], embeds=[0], token_slots=[7]),
         "unknown_handle"),
     "top_k above the quota": (
-        lambda w: c.GetNextDist(id=w.id(), embeds=[0], top_k=257), "quota_exceeded"),
+        lambda w: c.GetNextDist(id=w.id(), embeds=[0], top_k=257), "never_within_quota"),
     "logprobs above the quota": (
-        lambda w: w.decode([0], [1], num_logprobs=300), "quota_exceeded"),
+        lambda w: w.decode([0], [1], num_logprobs=300), "never_within_quota"),
     "negative max_tokens": (
         lambda w: w.decode([0], [1], stop=StopSpec(max_tokens=-1)), "invalid_argument"),
     "a negative stop token": (
@@ -366,7 +366,7 @@ def test_the_quota_of_generated_tokens_is_exact() -> None:
     world.program(1, quotas=Quotas(max_generated_tokens=5))
     decode = world.do(1, world.alloc(range(8)), world.decode(range(8), [1, 2, 3], 20))[1]
     assert decode.error is not None
-    assert decode.error.code == "quota_exceeded"
+    assert (decode.error.code, decode.error.retriable) == ("never_within_quota", False)
     assert decode.tokens == alone([1, 2, 3], 20)[:5]
 
 

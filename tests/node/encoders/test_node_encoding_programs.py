@@ -17,7 +17,7 @@ from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
 from quire.core.calls import SPARE_PRIORITY, AskEncoder
 from quire.core.config import EncoderConfig, NodeConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
-from quire.core.errors import ProgramFailed, QuotaExceeded, TraitMissing
+from quire.core.errors import NeverWithinQuota, ProgramFailed, TraitMissing
 from quire.core.events import Called
 from quire.core.ids import ModelId
 from quire.core.quotas import Quotas
@@ -275,7 +275,7 @@ async def test_children_share_their_parents_bound(node: Node, form: str, tmp_pat
     result = await node.launch(one, tenant=TENANT, quotas=quotas).result()
     assert result == ["child", "child"]
     quotas = Quotas(max_encoded_tokens=5)
-    with pytest.raises(ProgramFailed, match=r"QuotaExceeded: 3 tokens.*at most 5 are"):
+    with pytest.raises(ProgramFailed, match=r"NeverWithinQuota: 3 tokens.*at most 5 are"):
         await node.launch(one, tenant=TENANT, quotas=quotas).result()
 
 
@@ -284,7 +284,7 @@ async def test_a_refused_question_counts_nothing() -> None:
     parent = EncodedTokens(10)
     child = EncodedTokens(None, parent)
     child.take(6)
-    with pytest.raises(QuotaExceeded, match=r"6 tokens.*5 more are asked for; at most 10 are"):
+    with pytest.raises(NeverWithinQuota, match=r"6 tokens.*5 more are asked for; at most 10 are"):
         child.take(5)
     child.take(4)
     assert (child.num_tokens, parent.num_tokens) == (10, 10)
@@ -293,7 +293,7 @@ async def test_a_refused_question_counts_nothing() -> None:
 async def test_what_is_bounded_is_not_spent_in_spare_time() -> None:
     parent = EncodedTokens(10)
     child = EncodedTokens(None, parent)
-    with pytest.raises(QuotaExceeded, match="may not have any encoded in spare time"):
+    with pytest.raises(NeverWithinQuota, match="may not have any encoded in spare time"):
         child.take(1, in_spare_time=True)
     assert (child.num_tokens, parent.num_tokens) == (0, 0)
     free = EncodedTokens(None)

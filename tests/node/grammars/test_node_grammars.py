@@ -181,9 +181,10 @@ async def test_a_schema_that_may_end_passes(checker: GrammarChecker) -> None:
 async def test_what_takes_too_much_is_refused_with_the_limits(
     grammar: GrammarSpec, checker: GrammarChecker
 ) -> None:
-    with pytest.raises(GrammarError, match=LIMITS):
-        await checker.check(ONE, grammar)
-    assert checker.known(grammar) is not None, "it is not tried again"
+    for _ in range(2):
+        with pytest.raises(GrammarError, match=LIMITS):
+            await checker.check(ONE, grammar)
+    assert checker.known(grammar) is not None, "it is not tried a third time"
     await checker.check(ONE, GOOD)
 
 
@@ -259,6 +260,41 @@ async def test_what_is_no_fault_of_a_grammar_is_not_held_against_it(
     with pytest.raises(told):
         await checker.check(ONE, GOOD)
     await checker.check(ONE, GOOD)
+    await asyncio.to_thread(checker.close)
+
+
+class _Dies:
+    """Its process ends without an answer as often as told; then it tries everything with
+    success."""
+
+    def __init__(self, num_deaths: int) -> None:
+        self.num_tried = 0
+        self._num_deaths = num_deaths
+
+    def try_out(self, grammar: GrammarSpec, num_tokens: int) -> None:
+        self.num_tried += 1
+        if self.num_tried <= self._num_deaths:
+            raise GrammarError("it takes too much") from EOFError()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_process_that_was_ended_once_may_have_been_ended_by_the_system() -> None:
+    checker = GrammarChecker(_Dies(1))
+    with pytest.raises(GrammarError, match="it takes too much"):
+        await checker.check(ONE, GOOD)
+    await checker.check(ONE, GOOD)
+    await asyncio.to_thread(checker.close)
+
+
+async def test_a_grammar_whose_process_ends_twice_is_tried_no_more() -> None:
+    trial = _Dies(9)
+    checker = GrammarChecker(trial)
+    for _ in range(4):
+        with pytest.raises(GrammarError, match="it takes too much"):
+            await checker.check(ONE, GOOD)
+    assert trial.num_tried == 2
     await asyncio.to_thread(checker.close)
 
 

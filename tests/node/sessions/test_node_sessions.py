@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from math import inf, nan
 from typing import Any
 
@@ -65,6 +66,15 @@ async def test_a_call_completes_and_is_deterministic(node: Node) -> None:
         "session",
         "conversation-1",
     )
+
+
+async def test_a_call_that_has_ended_takes_no_place_of_a_running_one(node: Node) -> None:
+    session = node.session(TENANT)
+    traceparent = f"00-{'a' * 32}-{'b' * 16}-01"
+    async with aclosing(session.call(stays, None, traceparent=traceparent)) as call:
+        assert len(session._parents._running) == len(session._sinks._sinks) == 1
+        assert await anext(aiter(call)) == "started"
+    assert len(session._parents._running) == len(session._sinks._sinks) == 0
 
 
 @pytest.mark.parametrize(
@@ -232,7 +242,9 @@ async def test_a_tenants_many_sessions_end_none_of_those_of_others(start_node: S
     assert [session.over for session in first] == [False, False]
     assert [session.over for session in own] == [True] * 4 + [False] * 2
     calls = [session.call(stays, None) for session in own[4:]]
-    with pytest.raises(QuotaExceeded, match="4 are allowed"):
+    with pytest.raises(
+        QuotaExceeded, match="4 sessions are open, 4 are allowed, and all that could make"
+    ):
         node.session(many, "more")
     node.session(few, "new")
     assert [session.over for session in first] == [True, False], "its own, the other's are busy"

@@ -278,6 +278,19 @@ def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
     assert parse(UNSAMPLED) == SpanContext(CLIENT_TRACE, CLIENT_SPAN, False)
 
 
+def test_the_span_of_a_running_call_is_known_however_many_come_after_it() -> None:
+    parents = TraceParents(max_remembered=2)
+    parents.note(ONE, CLIENT, 7)
+    for program in range(100, 103):
+        parents.note(ProgramId(program), CLIENT)
+    assert parents.of(ONE, 7) == parse(CLIENT)
+    parents.ended(ONE, 7)
+    assert parents.of(ONE, 7) == parse(CLIENT), "control has not told of its end yet"
+    for program in range(103, 106):
+        parents.note(ProgramId(program), CLIENT)
+    assert parents.of(ONE, 7) is None
+
+
 def test_a_bounded_number_of_clients_spans_is_remembered() -> None:
     parents = TraceParents(max_remembered=2)
     for program in (1, 2, 3):

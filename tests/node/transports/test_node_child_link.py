@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import zmq
 
+from quire.core.config import EngineConfig
+from quire.core.ids import ModelId
+from quire.node.engines.engine_process import serve
 from quire.node.transports import child_link
 from quire.node.transports.child_link import Executing, NodeLink, live
 from quire.node.transports.messages import engine_codec, node_codec
@@ -41,14 +45,14 @@ def test_behind_its_last_word_a_process_waits_for_its_node(monkeypatch: pytest.M
         def close(self) -> None:
             happened.append("closed")
 
-    def serve(*_: Any) -> int:
+    def fails(*_: Any) -> int:
         happened.append("last word")
         return 5
 
     monkeypatch.setattr(child_link, "NodeLink", Link)
     lifeline: Any = SimpleNamespace(answer=lambda busy_s: None)
     order: Any = SimpleNamespace(endpoint="", token="greets")
-    assert live(order, lifeline, node_codec(), engine_codec(), serve) == 5
+    assert live(order, lifeline, node_codec(), engine_codec(), fails) == 5
     assert happened == ["greets", "last word", "waits", "closed"]
 
 
@@ -69,3 +73,23 @@ def test_the_wait_ends_by_sigterm_and_by_no_message() -> None:
     link.close()
     node.close()
     context.term()
+
+
+@pytest.mark.parametrize("steps", [1, 0], ids=["while it loads", "at the end of loading"])
+def test_a_sigterm_whose_exception_was_lost_ends_the_process_at_the_next_step(steps: int) -> None:
+    """Python ignores what a finalizer raises, also the ``SystemExit`` of the signal's handler."""
+    executing = Executing()
+    said: list[object] = []
+
+    def load(config: EngineConfig, tell: Callable[[str, float], None]) -> Any:
+        tell("reading weights", 0.0)
+        with suppress(SystemExit):
+            executing.on_sigterm(signal.SIGTERM, None)
+        for _ in range(steps):
+            tell("reading weights", 0.5)
+        return SimpleNamespace(close=lambda: said.append("closed"))
+
+    link: Any = SimpleNamespace(say=said.append)
+    with pytest.raises(SystemExit):
+        serve(link, EngineConfig(source="s", name=ModelId("m")), load, executing)
+    assert [type(one).__name__ for one in said] == ["Progress"] + ["str"] * (1 - steps)

@@ -28,6 +28,32 @@ threading.Event().wait()
 """
 
 
+CHATTY = """
+import logging, msgspec
+from quire.node.transports.child_process import LifeLine
+class Order(msgspec.Struct): size: int
+LifeLine().read_order(Order)
+logging.getLogger("torch._subclasses.fake_tensor").info("figures of a cache")
+logging.getLogger("torch.nn").warning("a warning")
+logging.getLogger("quire.engine").info("what Quire says")
+"""
+
+
+def test_libraries_in_a_process_log_no_more_than_warnings() -> None:
+    child = subprocess.run(
+        [sys.executable, "-P", "-c", CHATTY],
+        input=b'{"size":1}\n',
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=300,
+        check=True,
+    )
+    said = child.stderr.decode()
+    assert "a warning" in said
+    assert "what Quire says" in said
+    assert "figures of a cache" not in said
+
+
 @pytest.mark.parametrize("last", ["nothing", "a heartbeat"])
 def test_a_process_whose_node_is_gone_ends(last: str) -> None:
     """Be it that its lines end, or that its answer to the last of them is taken by nobody."""

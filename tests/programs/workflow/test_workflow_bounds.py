@@ -9,6 +9,7 @@ import pytest
 from programs_node import level
 
 from quire.core.errors import DeadlineExceeded, InvalidArgument, NeverWithinQuota, ProgramFailed
+from quire.core.quotas import Quotas
 from quire.programs.workflow import App, Engine, Node
 from quire.programs.workflow.graphs.prompts import MAX_NAMED_PARTS, Prompt, PromptPart
 from quire.programs.workflow.query import Query
@@ -62,6 +63,17 @@ async def test_the_tokens_of_all_models_together_are_bounded() -> None:
         enough.prepare()
         assert await local.run(enough.program()) == {"a": "a b c d e f"}
         assert (await level(local))["held"] == 0
+
+
+async def test_a_quota_of_its_tenant_is_not_told_as_a_bound_of_the_query() -> None:
+    async with scripted_node(lambda prompt: "a b c d e f<|end|>", page_size=4) as local:
+        asked = Query(app(), {"q": "x"}, max_generated_tokens=1000)
+        asked.prepare()
+        connect = local.connect("ask", quotas=Quotas(max_generated_tokens=2))
+        with pytest.raises(ProgramFailed, match="2 tokens were generated, which is its max"):
+            await local.run(asked.program(), connect=connect)
+    assert isinstance(asked.error, NeverWithinQuota)
+    assert "more than the" not in asked.error.message
 
 
 @pytest.mark.parametrize("bound", [{"deadline_s": 0.0}, {"max_generated_tokens": 0}])

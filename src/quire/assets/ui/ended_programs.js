@@ -16,8 +16,14 @@ export class EndedPrograms {
   #onNews;
   /** @type {Map<string, number>} below 0: a process that has ended has no number any more */
   #numbers = new Map();
+  #lastNumber = 0;
   #isReading = false;
   #readMs = -Infinity;
+
+  /** How many ids have a number. */
+  get numKnown() {
+    return this.#numbers.size;
+  }
 
   /**
    * @param {import("./node_client.js").NodeClient} client
@@ -37,6 +43,7 @@ export class EndedPrograms {
     try {
       const known = await this.#client.programs();
       const records = known.filter((one) => one.ended); // that of a session has no such field
+      this.#forgetAllBut(records);
       this.rows = new Map(records.map((one) => [this.#numberOf(one), this.#rowOf(one)]));
       this.isRead = true;
       this.problem = "";
@@ -51,9 +58,20 @@ export class EndedPrograms {
 
   #numberOf({ id }) {
     if (!this.#numbers.has(id)) {
-      this.#numbers.set(id, -1 - this.#numbers.size);
+      this.#lastNumber -= 1;
+      this.#numbers.set(id, this.#lastNumber);
     }
     return this.#numbers.get(id);
+  }
+
+  /** The node forgets its records, and this page the numbers of what it has forgotten. */
+  #forgetAllBut(records) {
+    const named = new Set(records.flatMap(({ id, parent }) => [id, parent]));
+    for (const id of this.#numbers.keys()) {
+      if (!named.has(id)) {
+        this.#numbers.delete(id);
+      }
+    }
   }
 
   /** What is not in a record is null, or nothing. */

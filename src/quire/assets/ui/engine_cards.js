@@ -26,15 +26,6 @@ export class EngineCards {
    * @param {import("./snapshot.js").Row | undefined} marked whose pages are told apart
    */
   show(snapshot, marked) {
-    for (const engine of snapshot.engines) {
-      let card = this.#cards.get(engine.engine);
-      if (card === undefined) {
-        card = new EngineCard();
-        this.#cards.set(engine.engine, card);
-        this.#list.append(card.item);
-      }
-      card.show(engine, snapshot.rates.get(engine.engine) ?? [], marked);
-    }
     const engines = new Set(snapshot.engines.map((engine) => engine.engine));
     for (const [name, card] of this.#cards) {
       if (!engines.has(name)) {
@@ -42,6 +33,16 @@ export class EngineCards {
         this.#cards.delete(name);
       }
     }
+    snapshot.engines.forEach((engine, index) => {
+      let card = this.#cards.get(engine.engine);
+      if (card === undefined) {
+        card = new EngineCard();
+        this.#cards.set(engine.engine, card);
+        // it may have come up after those that stand behind it
+        this.#list.insertBefore(card.item, this.#list.children[index] ?? null);
+      }
+      card.show(engine, snapshot.rates.get(engine.engine) ?? [], marked);
+    });
   }
 }
 

@@ -81,9 +81,9 @@ function isShown(row, view) {
   if (!text) {
     return true;
   }
-  const { id, name, client_id: clientId, tenant, form, engines } = row;
-  return [id, name, clientId, tenant, form, stateOf(row), ...engines].some(
-    (one) => one !== null && one.toLowerCase().includes(text),
+  const { node, id, name, client_id: clientId, tenant, form, engines } = row;
+  return [node, id, name, clientId, tenant, form, stateOf(row), ...engines].some(
+    (one) => (one ?? "").toLowerCase().includes(text),
   );
 }
 

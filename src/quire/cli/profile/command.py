@@ -22,8 +22,9 @@ from quire.cli.options.groups import with_groups
 from quire.cli.profile.encoders import encoder_times
 from quire.cli.profile.engines import Round, play, rounds
 from quire.cli.recorded_logs import read_times
+from quire.cli.written_files import check_target, write_target
 from quire.core.config import NodeConfig
-from quire.core.errors import ConfigError, InvalidArgument
+from quire.core.errors import InvalidArgument
 from quire.core.scratch import ScratchDirectory
 from quire.node import Node
 from quire.programs.workflow.engines.engine import Profile
@@ -79,8 +80,7 @@ class ProfileOptions:
         if self.encoder is not None and (self.model, self.log) != (None, None):
             beside = f"--log {self.log}" if self.model is None else f"the model {self.model}"
             raise InvalidArgument(f"--encoder {self.encoder} beside {beside}: give one of them")
-        if self.output is not None and not self.output.parent.is_dir():
-            raise ConfigError(f"--output {self.output}: there is no folder {self.output.parent}")
+        check_target(self.output)
 
 
 @with_groups
@@ -120,9 +120,14 @@ def profile(options: ProfileOptions) -> None:
     date = datetime.now(UTC).isoformat(timespec="seconds")
     machine = processor_name()
     found = fit(times.samples, times.info, machine=machine, date=date, release=__version__)
-    target = options.output or Path(f"{found.model}.profile.json")
-    target.write_text(encode_profile(found), encoding="utf-8")
+    target = options.output or named_after(found.model)
+    write_target(target, encode_profile(found))
     _show(found, target)
+
+
+def named_after(model: str) -> Path:
+    """Return the file for a model; its name may have a slash, as hub ids have."""
+    return Path(f"{model.replace('/', '-')}.profile.json")
 
 
 def _measured(model: str | None) -> MessageTimes:
@@ -162,8 +167,8 @@ async def measure(node: Node) -> None:
 def _profile_encoder(encoder: str, out: Path | None) -> None:
     configs = encoder_configs([encoder])
     found = asyncio.run(_measure_encoder(NodeConfig((), encoders=configs)))
-    target = out or Path(f"{found.model}.profile.json")
-    target.write_text(encode_encoder_profile(found), encoding="utf-8")
+    target = out or named_after(found.model)
+    write_target(target, encode_encoder_profile(found))
     output().print(
         f"{found.model} does {found.max_efficient_batch} texts of {found.num_tokens} tokens at "
         f"once well: twice as many give no more per second\nwritten to {target}"
@@ -214,3 +219,5 @@ def _show(found: EngineProfile, target: Path) -> None:
         f"{100 * errors.total:+.1f} % in all"
     )
     console.print(f"written to {target}")
+    if advice := errors.advice():
+        messages().print(f"warning: {advice}")

@@ -22,5 +22,9 @@ def profile_text(path: Path) -> str:
                 "make one with 'quire profile'"
             )
         return read.decode("utf-8")
+    except FileNotFoundError as exc:
+        raise ConfigError(
+            f"--profile {path}: there is no such file: make it with 'quire profile'"
+        ) from exc
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"--profile {path} cannot be read: {exc}") from exc

@@ -11,6 +11,7 @@ from quire.cli.options.groups import with_groups
 from quire.cli.sim.findings import as_json, show
 from quire.cli.sim.options import SimOptions
 from quire.cli.sim.progress import SimProgress
+from quire.cli.written_files import write_target
 from quire.core.interpreter import collect_seldom
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.studies import Study, StudyResult, examine
@@ -95,7 +96,7 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
     show(study, capacity, findings)
     if options.output is not None:
         text = as_json(study, capacity, schedulers[0], findings)
-        options.output.write_text(text, encoding="utf-8")
+        write_target(options.output, text)
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
 

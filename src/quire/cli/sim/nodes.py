@@ -15,6 +15,7 @@ from quire.cli.console import counted, messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.options.router import strategy_options
 from quire.cli.sim.progress import SimProgress
+from quire.cli.written_files import write_target
 from quire.cluster.routing.strategy import StrategySource, read_source
 from quire.cluster.simulation import (
     ClusterFinding,
@@ -139,7 +140,7 @@ def play_cluster(asked: NodesAsked) -> None:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     _show(study, findings)
     if asked.output is not None:
-        asked.output.write_text(_as_json(study, findings), encoding="utf-8")
+        write_target(asked.output, _as_json(study, findings))
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
 

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from quire.cli.console import messages
 from quire.cli.options.scheduler import Balancer, LevelsOptions, PausingOptions
 from quire.cli.profile.files import profile_text
 from quire.cli.sim.node_options import ClusterOptions
+from quire.cli.written_files import check_target
 from quire.core.errors import ConfigError
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.arrivals import ARRIVALS, Arrivals
@@ -250,6 +252,8 @@ class VirtualEngineOptions:
                 "pages, so leave one of them out"
             )
         measured = self.measured()
+        if measured is not None and (advice := measured.errors.advice()):
+            messages().print(f"warning: --profile {self.profile}: {advice}")
         base = _ENGINES if measured is None else measured.engines()
         given = {
             "max_sequences": self.max_sequences,
@@ -307,5 +311,4 @@ class SimOptions:
         Raises:
             ConfigError: it cannot be written.
         """
-        if self.output is not None and not self.output.parent.is_dir():
-            raise ConfigError(f"--output {self.output}: there is no folder {self.output.parent}")
+        check_target(self.output)

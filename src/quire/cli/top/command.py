@@ -17,7 +17,7 @@ from quire.cli.console import escaped, output
 from quire.cli.options.shared import DEFAULT_URL, ApiKey, Url
 from quire.cli.top.keys import TerminalKeys
 from quire.cli.top.screen import printed, screen
-from quire.cli.top.state import Kill, Quit, Snapshot, Sort, View, lines, pressed, told
+from quire.cli.top.state import Kill, Quit, Signal, Snapshot, Sort, View, lines, pressed, told
 from quire.core.errors import InvalidArgument, QuireError
 
 
@@ -61,8 +61,10 @@ def top(
     with NodeClient(url, api_key) as node:
         if once:
             _print_once(look(node, Snapshot()), view, console, as_json=as_json)
-        elif not (console.is_terminal and sys.stdin.isatty()):
-            raise InvalidArgument("quire top redraws a terminal, and this is none: add --once")
+        elif console.is_dumb_terminal or not (console.is_terminal and sys.stdin.isatty()):
+            raise InvalidArgument(
+                "quire top redraws a terminal, and this is none that can be: add --once"
+            )
         else:
             _watch(node, view, console, interval)
 
@@ -105,17 +107,34 @@ def _watch(node: NodeClient, view: View, console: Console, interval_s: float) ->
                 view, effect = pressed(view, key, snapshot)
                 if isinstance(effect, Quit):
                     return
-                if isinstance(effect, Kill):
-                    view = replace(view, message=_kill(node, effect))
+                if isinstance(effect, Kill | Signal):
+                    view = replace(view, message=_done(node, effect))
             if time.monotonic() >= next_s:
-                snapshot = look(node, snapshot)
+                snapshot, view = _next_look(node, snapshot, view)
                 next_s = time.monotonic() + interval_s
 
 
-def _kill(node: NodeClient, kill: Kill) -> str:
-    """End the program; return the outcome. A program that has ended meanwhile is no error."""
+def _next_look(node: NodeClient, snapshot: Snapshot, view: View) -> tuple[Snapshot, View]:
+    """Look at the node again. While it does not answer, the screen keeps what is known and says
+    why: a node that is started again is then followed."""
     try:
-        end = node.end_session if kill.is_session else node.terminate
-        return f"ended {end(kill.program, node=kill.node)['id']}"
+        return look(node, snapshot), replace(view, trouble="")
     except QuireError as error:
-        return error.message
+        return snapshot, replace(view, trouble=_in_one_line(error))
+
+
+def _done(node: NodeClient, effect: Kill | Signal) -> str:
+    """End or signal the program; return the outcome. A program that has ended meanwhile is no
+    error."""
+    try:
+        if isinstance(effect, Signal):
+            node.signal(effect.program, effect.signal, effect.text, node=effect.node)
+            return f"sent {effect.program} {effect.signal}"
+        end = node.end_session if effect.is_session else node.terminate
+        return f"ended {end(effect.program, node=effect.node)['id']}"
+    except QuireError as error:
+        return _in_one_line(error)
+
+
+def _in_one_line(error: QuireError) -> str:
+    return " ".join(error.message.split())

@@ -10,22 +10,24 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from quire.cli.console import escaped
-from quire.cli.top.state import Row, Snapshot
+from quire.cli.top.state import Row
 
 BAR_CHARS = 40
+LINES = 4
+"""The most lines of one engine: its three tiers, and its messages."""
 HELD, CACHED, FREE = "█", "▒", "·"
 
 
-def memory_table(snapshot: Snapshot, width: int) -> Table:
-    """Return a bar for each tier of each engine: blocks that programs hold, cached ones, free
-    ones."""
+def memory_table(engines: Sequence[Row], width: int) -> Table:
+    """Return a bar for each tier of each of ``engines``: blocks that programs hold, cached ones,
+    free ones."""
     listed = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in ("engine", "tier"):
         listed.add_column(column, no_wrap=True, overflow="ellipsis", max_width=20)
     bar_chars = max(10, min(BAR_CHARS, width - 52))
     listed.add_column(f"{HELD} held  {CACHED} cached  {FREE} free", no_wrap=True)
     listed.add_column("blocks", no_wrap=True, overflow="ellipsis")
-    for engine in snapshot.engines:
+    for engine in engines:
         name = escaped(engine["engine"])
         for tier, (num_held, num_cached, num_blocks) in _tiers(engine):
             num_free = num_blocks - num_held - num_cached

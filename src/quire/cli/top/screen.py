@@ -14,7 +14,7 @@ from rich.text import Text
 
 from quire.cli.console import counted, escaped
 from quire.cli.process_table import SHORT_ID_CHARS, duration
-from quire.cli.top.memory import memory_table
+from quire.cli.top.memory import LINES, memory_table
 from quire.cli.top.state import SORTS, Row, Snapshot, View, lines, selected, waiting_s
 
 _FRAME = 2
@@ -32,30 +32,35 @@ _KEYS = (
     ("t", "show families as trees"),
     ("m", "show each engine's memory by tier, and what stands in its messages"),
     ("k", "end the marked program or session, after a question"),
+    ("i", "signal the marked program: a message, the end of its input, or a cancellation"),
     ("q", "quit"),
     ("?", "show or hide this page"),
 )
+_MAIN_KEYS = "? help  q quit  Enter detail  k kill  i signal  s sort  f filter  t tree  m memory"
+"""The keys in the order of their use: a narrow screen shows the first of them."""
 _STYLES = {"running": "green", "idle": "dim", "memory": "red", "engine": "red"}
 
 
 def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
     """Return at most ``height`` lines of ``width`` columns; the last line is about the keys."""
-    head = list(_head(snapshot, view))
+    head = list(_head(snapshot, view, max(1, height // 3)))
     foot = _foot(view, snapshot)
     num_lines = height - len(head) - 1
     body: Table | Text
     if view.mode == "help":
         body = _pairs(_KEYS)
     elif view.mode == "memory":
-        body = memory_table(snapshot, width)
+        num_engines = len(snapshot.engines)
+        first, last = _part(view.scrolled, max(1, (num_lines - 1) // LINES), num_engines)
+        body = memory_table(snapshot.engines[first:last], width)
+        if last - first < num_engines:
+            foot = _scrolling(first, last, num_engines)
     elif view.mode == "detail" and (row := selected(view, snapshot)) is not None:
         pairs = list(_detail(row, snapshot))
         first, last = _part(view.scrolled, num_lines - _FRAME, len(pairs))
         body = _pairs(pairs[first:last])
         if last - first < len(pairs):
-            foot = Text(
-                f"{first + 1} to {last} of {len(pairs)}  up, down: scroll  other keys: back"
-            )
+            foot = _scrolling(first, last, len(pairs))
     else:
         first, last = _window(lines(snapshot, view), view, num_lines - 1)
         if last - first < (num := len(lines(snapshot, view))):
@@ -66,32 +71,55 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
     return Group(*head, body, foot)
 
 
+def _scrolling(first: int, last: int, num: int) -> Text:
+    return Text(f"{first + 1} to {last} of {num}  up, down: scroll  other keys: back")
+
+
 def printed(snapshot: Snapshot, view: View, width: int) -> Group:
     """Return all programs, for output without keys."""
     num_lines = len(snapshot.rows) + 1
-    return Group(*_head(snapshot, view), programs_table(snapshot, view, width, num_lines))
+    head = _head(snapshot, view, len(snapshot.engines))
+    return Group(*head, programs_table(snapshot, view, width, num_lines))
 
 
-def _head(snapshot: Snapshot, view: View) -> Iterator[Text]:
+def _head(snapshot: Snapshot, view: View, max_engines: int) -> Iterator[Text]:
+    """Yield the lines above the programs, ``max_engines`` of them about engines."""
     node = snapshot.node
     health = "ready" if node["ready"] else f"not ready: {node['detail']}"
     states = [state_of(row) for row in snapshot.rows.values()]
     counts = ", ".join(f"{states.count(one)} {one}" for one in ("running", "idle"))
+    if view.trouble:
+        yield Text(f"what is shown is old: {escaped(view.trouble)}", style="red")
     yield Text.assemble(
         (escaped(health), "green" if node["ready"] else "red"),
         f"  up {duration(node['uptime_s'])}  policy {node['policy']}  "
         f"{counted(len(states), 'program')}: {counts}, {len(states) - _num_quiet(states)} waiting",
     )
-    for engine in snapshot.engines:
-        rate = snapshot.rates.get(engine["engine"])
-        yield Text(
-            f"{engine['engine']} {engine['state']}  {engine['num_running']} running  "
-            f"{engine['num_waiting']} waiting  "
-            f"pages {engine['num_held_blocks']}/{engine['num_blocks']}  "
-            f"{'-' if rate is None else f'{rate:.0f}'} tok/s"
-        )
+    engines = list(snapshot.engines)
+    if len(engines) > max_engines:  # those that do not serve are not left out
+        engines.sort(key=lambda engine: engine["state"] == "ready")
+    num_shown = len(engines) if len(engines) <= max_engines else max_engines - 1
+    for engine in engines[:num_shown]:
+        why = escaped(" ".join(engine["detail"].split()))
+        state = engine["state"] if why in ("", engine["state"]) else f"{engine['state']} ({why})"
+        yield Text(f"{engine['engine']} {state}  {_figures([engine], snapshot)}")
+    if left := engines[num_shown:]:
+        others = "engines" if num_shown == 0 else "other engines"
+        yield Text(f"{len(left)} {others}, m: all  {_figures(left, snapshot)}")
     chosen = f"sort {view.sort}" + (f"  filter {view.filter!r}" if view.filter else "")
     yield Text(chosen + ("  tree" if view.is_tree else ""), style="dim")
+
+
+def _figures(engines: Sequence[Row], snapshot: Snapshot) -> str:
+    """Return what ``engines`` do together."""
+    rates = [snapshot.rates.get(engine["engine"]) for engine in engines]
+    known = [rate for rate in rates if rate is not None]
+    names = ("num_running", "num_waiting", "num_held_blocks", "num_blocks")
+    running, waiting, held, blocks = (sum(one[name] for one in engines) for name in names)
+    return (
+        f"{running} running  {waiting} waiting  pages {held}/{blocks}  "
+        f"{f'{sum(known):.0f}' if known else '-'} tok/s"
+    )
 
 
 def _num_quiet(states: Sequence[str]) -> int:
@@ -101,17 +129,24 @@ def _num_quiet(states: Sequence[str]) -> int:
 def _foot(view: View, snapshot: Snapshot) -> Text:
     if view.mode == "filter":
         return Text(f"filter: {view.typed}_  (Enter takes it, Esc leaves it)")
+    if view.mode == "message":
+        return Text(f"message: {view.typed}_  (Enter sends it, Esc leaves it)")
+    if view.mode == "signal":
+        keys = "m: message, e: end of input, c: cancel, any other key: nothing"
+        return Text(f"{keys}; for {_marked(view, snapshot)}")
     if view.mode == "kill":
-        row = selected(view, snapshot)
-        name = "it" if row is None else str(row["id"])
-        if row is not None and row["name"] != row["id"]:
-            name += f" ({escaped(row['name'])})"
-        return Text(f"end {name}? y: yes, any other key: no")
+        return Text(f"y: end {_marked(view, snapshot)}, any other key: leave it")
     if view.mode in ("detail", "memory", "help"):
         return Text("any key: back, q: quit")
-    return Text(
-        view.message or "s sort  f filter  t tree  m memory  Enter detail  k kill  ? help  q quit"
-    )
+    return Text(view.message or _MAIN_KEYS)
+
+
+def _marked(view: View, snapshot: Snapshot) -> str:
+    """Return what a question calls the marked program."""
+    row = selected(view, snapshot)
+    if row is None:
+        return "it"
+    return str(row["id"]) + ("" if row["name"] == row["id"] else f" ({escaped(row['name'])})")
 
 
 def state_of(row: Row) -> str:
@@ -202,9 +237,12 @@ def _detail(row: Row, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for name, value in row.items():
         if name == "wait":
             since_s = None if value is None else now_s - value["since"]
-            why = (
-                "nothing: it runs" if since_s is None else f"{value['reason']}, {duration(since_s)}"
-            )
+            if since_s is None:
+                why = "nothing: it runs"
+            elif value["reason"] == "program":
+                why = f"its own code or its client, {duration(since_s)}"
+            else:
+                why = f"{value['reason']}, {duration(since_s)}"
             yield "waits for", why
         elif name == "created":
             yield "age", duration(now_s - value)

@@ -5,6 +5,7 @@ Pure functions over values, without a terminal and without a node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -15,7 +16,7 @@ Row = dict[str, Any]
 Sort = Literal["service", "waiting", "age", "pages", "tokens", "path", "name"]
 SORTS: tuple[Sort, ...] = ("service", "waiting", "age", "pages", "tokens", "path", "name")
 
-Mode = Literal["table", "filter", "kill", "detail", "memory", "help"]
+Mode = Literal["table", "filter", "kill", "signal", "message", "detail", "memory", "help"]
 
 ENTER, ESCAPE, BACKSPACE, UP, DOWN = "\r", "\x1b", "\x7f", "\x1b[A", "\x1b[B"
 PAGE_UP, PAGE_DOWN, HOME, END = "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"
@@ -47,11 +48,17 @@ def told(known: Snapshot, answer: Row) -> Snapshot:
         rows.pop(process, None)
     return Snapshot(
         rows=rows,
-        engines=tuple(answer["engines"]),
+        engines=tuple(sorted(answer["engines"], key=_in_order)),
         node=answer["node"],
         rates=_rates(known, answer),
         next=answer["next"],
     )
+
+
+def _in_order(engine: Row) -> list[tuple[int, str]]:
+    """Return the key by which ``m#2`` stands before ``m#10``."""
+    parts = re.findall(r"\d+|\D+", engine["engine"])
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
@@ -70,9 +77,10 @@ def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is selected. ``typed``: the text of a filter that is being written. ``selected``: the
-    ``process`` of the marked row. ``scrolled``: how many lines of its details are above the screen.
-    ``message``: the last line."""
+    """What is selected. ``typed``: the text of a filter or message that is being written.
+    ``selected``: the ``process`` of the marked row. ``scrolled``: how many lines of its details, or
+    engines with their memory, are above the screen. ``message``: the last line. ``trouble``: why
+    the node did not answer the last look; empty if it did."""
 
     sort: Sort = "service"
     filter: str = ""
@@ -82,6 +90,7 @@ class View:
     selected: int | None = None
     scrolled: int = 0
     message: str = ""
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +104,21 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Signal:
+    """The effect to send the program with this public id a signal. ``text``: of a ``message``."""
+
+    program: str
+    signal: Literal["message", "end_of_input", "cancel"]
+    text: str | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Quit:
     """The effect to end the command."""
 
 
-Effect = Kill | Quit | None
+Effect = Kill | Signal | Quit | None
 
 
 def waiting_s(row: Row, now_s: float) -> float:
@@ -168,7 +187,11 @@ def pressed(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
         return _typed(view, key), None
     if view.mode == "kill":
         return _answered(view, key, snapshot)
-    if view.mode == "detail" and key in _STEPS:
+    if view.mode == "signal":
+        return _signalled(view, key, snapshot)
+    if view.mode == "message":
+        return _written(view, key, snapshot)
+    if view.mode in ("detail", "memory") and key in _STEPS:
         return _scrolled(view, _STEPS[key], snapshot), None
     if view.mode in ("detail", "memory", "help"):
         return replace(view, mode="table"), Quit() if key == "q" else None
@@ -189,20 +212,26 @@ def _command(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
     if key in ("?", "h"):
         return replace(view, mode="help"), None
     if key == "m":
-        return replace(view, mode="memory"), None
+        return replace(view, mode="memory", scrolled=0), None
     if key in _STEPS:
         return _moved(view, _STEPS[key], snapshot), None
-    if key in (ENTER, "k"):
-        return _chosen(view, "detail" if key == ENTER else "kill", snapshot), None
+    if key in _CHOICES:
+        return _chosen(view, _CHOICES[key], snapshot), None
     return view, None
+
+
+_CHOICES: dict[str, Mode] = {ENTER: "detail", "k": "kill", "i": "signal"}
+"""The keys that are about the marked program."""
 
 
 def _chosen(view: View, mode: Mode, snapshot: Snapshot) -> View:
     row = selected(view, snapshot)
     if row is None:
         return replace(view, message="no program is marked: use the arrow keys")
-    if mode == "kill" and row["id"] is None:
-        return replace(view, message="the node runs this for itself: it has no id to end it by")
+    if mode in ("kill", "signal") and row["id"] is None:
+        return replace(view, message=f"the node runs this for itself: it has no id to {mode} it by")
+    if mode == "signal" and row["form"] == "session":
+        return replace(view, message="a session takes no signal: its client sends its requests")
     return replace(view, mode=mode, selected=row["process"], scrolled=0)
 
 
@@ -212,7 +241,8 @@ def selected(view: View, snapshot: Snapshot) -> Row | None:
 
 
 def _scrolled(view: View, step: int, snapshot: Snapshot) -> View:
-    last = len(selected(view, snapshot) or ()) - 1
+    shown = snapshot.engines if view.mode == "memory" else selected(view, snapshot) or ()
+    last = max(0, len(shown) - 1)
     return replace(view, scrolled=max(0, min(view.scrolled + step, last)))
 
 
@@ -229,6 +259,11 @@ def _moved(view: View, step: int, snapshot: Snapshot) -> View:
 def _typed(view: View, key: str) -> View:
     if key == ENTER:
         return replace(view, mode="table", filter=view.typed)
+    return _edited(view, key)
+
+
+def _edited(view: View, key: str) -> View:
+    """Return ``view`` after a key of a text that is being written; Esc leaves it."""
     if key == ESCAPE:
         return replace(view, mode="table")
     if key in (BACKSPACE, "\x08"):
@@ -243,3 +278,26 @@ def _answered(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
         return replace(back, message="nothing was ended"), None
     kill = Kill(row["id"], is_session=row["form"] == "session", node=row.get("node"))
     return replace(back, message=f"ending {row['id']}"), kill
+
+
+def _signalled(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
+    row = selected(view, snapshot)
+    back = replace(view, mode="table")
+    if row is None or key not in ("m", "e", "c"):
+        return replace(back, message="nothing was sent"), None
+    if key == "m":
+        return replace(view, mode="message", typed=""), None
+    signal: Literal["end_of_input", "cancel"] = "end_of_input" if key == "e" else "cancel"
+    sent = Signal(row["id"], signal, node=row.get("node"))
+    return replace(back, message=f"sending {row['id']} {signal}"), sent
+
+
+def _written(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
+    """A key of a message that is being written; Enter sends it."""
+    row = selected(view, snapshot)
+    if row is None:
+        return replace(view, mode="table", message="nothing was sent: the program has ended"), None
+    if key != ENTER:
+        return _edited(view, key), None
+    sent = Signal(row["id"], "message", view.typed, node=row.get("node"))
+    return replace(view, mode="table", message=f"sending {row['id']} a message"), sent

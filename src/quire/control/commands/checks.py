@@ -18,6 +18,7 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import (
     InvalidArgument,
     NeverFits,
+    NeverWithinQuota,
     PromptTooLong,
     QuotaExceeded,
     from_record,
@@ -206,7 +207,7 @@ def check_room(num_tokens: int, num_pages: int, info: EngineInfo) -> None:
 def check_top_k(top_k: int, name: str, queue: CommandQueue) -> None:
     limit = queue.program.quotas.max_dist_top_k
     if top_k > limit:
-        raise QuotaExceeded(
+        raise NeverWithinQuota(
             f"{name} is {top_k} and the quota is {limit}: ask for fewer", max_dist_top_k=limit
         )
 

@@ -98,7 +98,8 @@ def num_tokens_left(program: Program) -> int | None:
 
 
 def require_tokens(program: Program, num_more: int) -> None:
-    """Raise ``QuotaExceeded`` unless ``program`` may generate ``num_more`` more tokens."""
+    """Raise ``NeverWithinQuota`` unless ``program`` may generate ``num_more`` more tokens: those
+    that were generated stay counted, so the same command would fail again."""
     for owner, limit in _token_bounds(program):
         spent = owner.num_family_tokens
         if spent + num_more <= limit:
@@ -106,21 +107,23 @@ def require_tokens(program: Program, num_more: int) -> None:
         is_alone = owner is program and spent == owner.num_generated_tokens
         whose = "" if is_alone else _of_family(owner)
         rest = (
-            "which is the quota"
+            "which is its max_generated_tokens:"
             if spent >= limit
-            else f"{num_more} more are asked for and the quota is {limit}"
+            else f"{num_more} more are asked for and max_generated_tokens is {limit}: ask for "
+            "fewer,"
         )
-        raise QuotaExceeded(
-            f"{spent} tokens were generated{whose}, {rest}: ask for a larger one",
+        raise NeverWithinQuota(
+            f"{spent} tokens were generated{whose}, {rest} go on in another session or program, or "
+            "raise this quota",
             max_generated_tokens=limit,
         )
 
 
 def forbid_spare_tokens(program: Program) -> None:
-    """Raise ``QuotaExceeded`` if a quota bounds what ``program`` generates: tokens generated in
+    """Raise ``NeverWithinQuota`` if a quota bounds what ``program`` generates: tokens generated in
     spare time may not be wanted, and must not take the place of those that are."""
     if has_token_bound(program):
-        raise QuotaExceeded(
+        raise NeverWithinQuota(
             "the program's generated tokens are bounded, so that it may not generate any in spare "
             "time: issue the command on a queue of a higher priority"
         )

@@ -37,7 +37,7 @@ from quire.control.scheduler.replies import (
 from quire.control.scheduler.waiting.admission import Admission
 from quire.core.batch_result import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.decoding import TokenLogprobs
-from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded
+from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota
 
 _FORWARD, _OPERATIONS = MessageStage.FORWARD, MessageStage.OPERATIONS
 """Bound once: Python 3.11 looks up a member of an enum at each use, which costs more than the
@@ -259,7 +259,7 @@ class ResultReader:
         count_tokens(entry, len(allowed))
         try:
             require_tokens(entry.program, len(tokens) - len(allowed))
-        except (NeverWithinQuota, QuotaExceeded) as error:
+        except NeverWithinQuota as error:
             return allowed, error.record()
         return allowed, None
 

@@ -15,7 +15,7 @@ from typing import Any
 from quire.core.batch import F32
 from quire.core.calls import SPARE_PRIORITY
 from quire.core.encoding import EncoderKind
-from quire.core.errors import EngineLost, QuotaExceeded
+from quire.core.errors import EngineLost, NeverWithinQuota
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.asking import BatchCount, OnBehalf
 from quire.node.encoders.kept_rows import KeptRows
@@ -49,20 +49,20 @@ class EncodedTokens:
         Work ``in_spare_time`` may turn out not to be needed, so it must not use up a quota.
 
         Raises:
-            QuotaExceeded: one of them may not have so many more; in spare time, one of them has a
-                limit at all. Nothing is counted.
+            NeverWithinQuota: one of them may not have so many more, because what was encoded stays
+                counted; in spare time, one of them has a limit at all. Nothing is counted.
         """
         line: list[EncodedTokens] = []
         one: EncodedTokens | None = self
         while one is not None:
             if one.limit is not None and in_spare_time:
-                raise QuotaExceeded(
+                raise NeverWithinQuota(
                     "the program's encoded tokens are bounded, so that it may not have any encoded "
                     "in spare time: ask with a higher priority",
                     max_encoded_tokens=one.limit,
                 )
             if one.limit is not None and one.num_tokens + num_tokens > one.limit:
-                raise QuotaExceeded(
+                raise NeverWithinQuota(
                     f"{one.num_tokens} tokens have been encoded and {num_tokens} more are asked "
                     f"for; at most {one.limit} are allowed: encode less, or ask for a larger quota",
                     max_encoded_tokens=one.limit,

@@ -52,8 +52,13 @@ def serve(
     executing: Executing,
 ) -> int:
     """Load, then execute batches until an exception ends it; returns the exit status."""
+
+    def tell(stage: str, done: float) -> None:
+        executing.end_if_asked()
+        link.say(Progress(stage=stage, fraction=done))
+
     try:
-        engine = load(config, lambda stage, done: link.say(Progress(stage=stage, fraction=done)))
+        engine = load(config, tell)
     except QuireError as exc:
         link.say(LoadFailed(error=exc.record()))
         return EXIT_LOAD_FAILED
@@ -63,6 +68,7 @@ def serve(
         return EXIT_LOAD_FAILED
     gc.freeze()  # libraries and model stay in memory: scanning them would stall a step
     try:
+        executing.end_if_asked()
         engine.wake_by(link.ring)
         link.say(Ready(info=engine.info))
         while True:

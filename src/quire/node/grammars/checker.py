@@ -68,7 +68,8 @@ Done = Callable[[GrammarCheck], None]
 
 
 class GrammarTrial(Protocol):
-    """``GrammarHosts``, or a stand-in of tests."""
+    """``GrammarHosts``, or a stand-in of tests. The ``GrammarError`` for a grammar whose process
+    has ended without an answer has the ``EOFError`` or ``OSError`` as its cause."""
 
     def try_out(self, grammar: GrammarSpec, num_tokens: int) -> None: ...
     def close(self) -> None: ...
@@ -85,6 +86,8 @@ class GrammarChecker:
         self._asking: dict[tuple[TenantId, bytes], list[Done]] = {}
         """Who waits for each grammar of a tenant: it is checked once for all of them."""
         self._known: OrderedDict[bytes, GrammarCheck] = OrderedDict()
+        self._died: OrderedDict[bytes, None] = OrderedDict()
+        """Grammars whose process has ended without an answer once."""
         self._pool = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="quire-grammars")
         self._lock = threading.Lock()
         self._closed = False
@@ -173,6 +176,8 @@ class GrammarChecker:
             self._trial.try_out(grammar, NUM_TRIAL_TOKENS)
         except GrammarError as exc:
             known = GrammarCheck(in_our_words(exc, grammar).record())
+            if isinstance(exc.__cause__, EOFError | OSError) and self._is_first_death(grammar):
+                return known
         except QuireError as exc:  # not the grammar's fault: the next request tries it again
             return GrammarCheck(exc.record())
         except Exception as exc:  # a bug of ours; whoever waits for the result must have one
@@ -184,6 +189,19 @@ class GrammarChecker:
             while len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
         return known
+
+    def _is_first_death(self, grammar: GrammarSpec) -> bool:
+        """Whether the process of ``grammar`` has ended for the first time. The limits may have
+        ended it, or a system that is short of memory: the next request tries it again, and the
+        second end is held against it."""
+        digest = _digest(grammar)
+        with self._lock:
+            if digest in self._died:
+                return False
+            self._died[digest] = None
+            while len(self._died) > _MAX_KNOWN:
+                self._died.popitem(last=False)
+            return True
 
 
 class _Commands:

@@ -182,11 +182,14 @@ class SessionHandle:
         def on_closed(closed: SessionCall[T]) -> None:
             self._calls.discard(closed)
             self._sinks.remove(index)
+            self._parents.ended(self.program, index)
             self._after_call()
 
         try:
             call = SessionCall(name or program.__name__, program, request, connect, on_closed)
         except QuireError:
+            self._sinks.remove(index)
+            self._parents.ended(self.program, index)
             self._after_call()
             raise
         self._add(call)

@@ -229,8 +229,8 @@ class SessionTable:
                 session.end("ended early: too many sessions are open")
                 return
         raise QuotaExceeded(
-            f"{len(self)} sessions have calls under way, {self.limits.max_sessions} are allowed: "
-            "retry later, or end sessions that are finished"
+            f"{len(self)} sessions are open, {self.limits.max_sessions} are allowed, and all that "
+            "could make room have calls under way: retry later, or end sessions that are finished"
         )
 
     def _longest_idle(self, tenant: TenantId) -> SessionHandle | None:

@@ -1,7 +1,7 @@
 """The clients' spans that are parents of programs and calls: ``traceparent`` of W3C Trace Context.
 
 The edge notes them before control receives the program or call; the thread that makes spans reads
-them. Owns the parsing, and a bound on how many are remembered. An invalid value is ignored, as the
+them. Owns the parsing, and how long they are remembered. An invalid value is ignored, as the
 specification demands; the client's request is served.
 """
 
@@ -43,23 +43,40 @@ def parse(traceparent: str) -> SpanContext | None:
 
 
 class TraceParents:
-    """The parents that were noted last. For any thread."""
+    """The parents of running calls, and those that were noted last of programs and of calls that
+    have ended: these are read soon, when control tells of them. For any thread."""
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max_remembered = max_remembered
-        self._noted: OrderedDict[tuple[ProgramId, int | None], SpanContext] = OrderedDict()
+        self._running: dict[tuple[ProgramId, int], SpanContext] = {}
+        self._brief: OrderedDict[tuple[ProgramId, int | None], SpanContext] = OrderedDict()
         self._lock = threading.Lock()
 
     def note(self, program: ProgramId, traceparent: str | None, issuer: int | None = None) -> None:
-        """Note the parent of ``program``, or of the calls that this issuer of it will make."""
+        """Note the parent of ``program``, or of the calls that this issuer of it will make until
+        ``ended``."""
         context = None if traceparent is None else parse(traceparent)
         if context is None:
             return
         with self._lock:
-            self._noted[program, issuer] = context
-            if len(self._noted) > self._max_remembered:
-                self._noted.popitem(last=False)
+            if issuer is None:
+                self._remember(program, None, context)
+            else:
+                self._running[program, issuer] = context
+
+    def ended(self, program: ProgramId, issuer: int) -> None:
+        """Note that this issuer makes no further call. Idempotent."""
+        with self._lock:
+            context = self._running.pop((program, issuer), None)
+            if context is not None:
+                self._remember(program, issuer, context)
 
     def of(self, program: ProgramId, issuer: int | None = None) -> SpanContext | None:
         with self._lock:
-            return self._noted.get((program, issuer))
+            running = None if issuer is None else self._running.get((program, issuer))
+            return running or self._brief.get((program, issuer))
+
+    def _remember(self, program: ProgramId, issuer: int | None, context: SpanContext) -> None:
+        self._brief[program, issuer] = context
+        if len(self._brief) > self._max_remembered:
+            self._brief.popitem(last=False)

@@ -72,6 +72,12 @@ class Executing:
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
+    def end_if_asked(self) -> None:
+        """End the process if SIGTERM has come and the ``SystemExit`` of its handler was lost, as in
+        a finalizer, where Python ignores exceptions."""
+        if self.end_asked:
+            raise SystemExit(0)
+
     def over(self) -> None:
         """Note that the process is ending by itself: SIGTERM no longer interrupts it."""
         self.end_asked = True

@@ -21,6 +21,9 @@ from quire.core.parent_process import die_with_parent
 from quire.node.transports.messages import RECORD_FORMAT, Pulse
 
 EXIT_NODE_GONE = 3
+CHATTY_LOGGERS = ("torch",)
+"""Libraries whose records at INFO tell an operator nothing, such as the figures of a cache that
+torch logs at the end of a process."""
 
 Order = TypeVar("Order", bound=msgspec.Struct)
 
@@ -40,6 +43,8 @@ class LifeLine:
             sys.exit(EXIT_NODE_GONE)
         order = msgspec.json.decode(line, type=kind)
         logging.basicConfig(level=logging.INFO, format=RECORD_FORMAT)
+        for name in CHATTY_LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its processes end
         return order
 

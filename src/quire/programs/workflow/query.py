@@ -19,7 +19,6 @@ from quire.core.errors import (
     InvalidArgument,
     NeverWithinQuota,
     QuireError,
-    QuotaExceeded,
 )
 from quire.core.quotas import Quotas
 from quire.programs.api import Api
@@ -174,8 +173,9 @@ class Query:
                 f"{self.app.name} has not ended within its deadline of {self._deadline_s:g} s: "
                 "raise deadline_s, or ask for less"
             ) from exc
-        except QuotaExceeded as exc:
-            if self._max_tokens is None or "generated" not in exc.message:
+        except NeverWithinQuota as exc:
+            limit = exc.details.get("max_generated_tokens")
+            if limit is None or limit != self._max_tokens:
                 raise
             raise NeverWithinQuota(
                 f"{self.app.name} needs more than the {self._max_tokens} generated tokens that its "

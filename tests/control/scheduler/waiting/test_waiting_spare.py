@@ -151,7 +151,7 @@ def test_a_program_whose_tokens_are_bounded_generates_none_in_spare_time() -> No
     world.run()
     assert computed[1].status == "done"
     assert spare.error is not None
-    assert spare.error.code == "quota_exceeded"
+    assert spare.error.code == "never_within_quota"
     assert "spare time" in spare.error.message
     other = ask(world, 1, OTHER, LONG, first=100)
     world.run()
