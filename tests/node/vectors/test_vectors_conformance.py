@@ -178,6 +178,30 @@ async def test_what_does_not_fit_is_refused_by_name(
 
 
 @pytest.mark.parametrize("stores", ["lance", "postgres"], indirect=True)
+async def test_the_disk_of_a_tenant_is_bounded(
+    stores: VectorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts count too: of each collection only the rows and numbers are bounded."""
+    monkeypatch.setattr(store, "MAX_TENANT_DISK_BYTES", 1 << 20)
+    random = np.random.default_rng(0)
+    texts = [random.bytes(200_000).hex()[: 250 << 10] for _ in range(2)]  # packed by half at most
+    refused = r"tenant would have 1\d{6} bytes on disk; at most 1048576 are allowed: drop some"
+    for number in range(3):
+        await stores.put((OWN, SHARED)[number % 2], rows(number, [[1, 0]], [texts[0]]))
+    with pytest.raises(QuotaExceeded, match=refused):
+        await stores.put(SHARED, rows(3, [[1, 0]], [3 * texts[0]]))
+    with pytest.raises(QuotaExceeded, match=refused):
+        await stores.put(CollectionPlace(TENANT, None, "new"), rows(0, [[1, 0]], [4 * texts[0]]))
+    other = CollectionPlace(TenantId("other"), None, "shared")
+    await stores.put(other, rows(0, [[1, 0]], [texts[1]]))
+    assert await texts_of(stores, other, [1, 0], 1) == [texts[1]]
+    assert await stores.drop(other)
+    assert await stores.drop(OWN)
+    await stores.put(SHARED, rows(9, [[0, 1]], [texts[1]]))
+    assert await texts_of(stores, SHARED, [0, 1], 1) == [texts[1]]
+
+
+@pytest.mark.parametrize("stores", ["lance", "postgres"], indirect=True)
 async def test_shared_collections_outlive_the_node_and_those_of_programs_do_not(
     stores: VectorStore, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

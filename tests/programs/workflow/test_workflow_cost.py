@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from workflow_growths import counted
+from workflow_lines import with_num_lines
 
-from quire.programs.workflow import App, Graph, Profile
+from quire.programs.workflow import App, Graph, OptPass, Profile
 from quire.programs.workflow.applications import contextual_retrieval
 from quire.programs.workflow.durable import Journal, KeptRecord, QueryId
 from quire.programs.workflow.execution.growing import TemplateGrower
 from quire.programs.workflow.execution.recording import NO_RECORD
 from quire.programs.workflow.execution.scheduler import GraphScheduler
 from quire.programs.workflow.runners.local import ToolRunner
-
-T = TypeVar("T")
+from quire.programs.workflow.speculation import Experience
 
 
 def profiled() -> App:
@@ -34,28 +31,6 @@ def profiled() -> App:
     app = App(made.name, engines)
     app.update_template(list(made.nodes))
     return app
-
-
-def with_num_lines(call: Callable[[], T]) -> tuple[T, int]:
-    """What ``call`` returns, and how many lines of workflows' modules it runs, a comprehension's
-    once an element."""
-    num_lines = 0
-
-    def in_frame(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal num_lines
-        num_lines += event == "line"
-        return in_frame
-
-    def entered(frame: FrameType, event: str, argument: Any) -> Any:
-        return in_frame if "programs/workflow" in frame.f_code.co_filename else None
-
-    before = sys.gettrace()
-    sys.settrace(entered)
-    try:
-        result = call()
-    finally:
-        sys.settrace(before)
-    return result, num_lines
 
 
 def test_ten_times_the_chunks_take_ten_times_the_steps() -> None:
@@ -81,26 +56,31 @@ class Kept:
         return {"number": 1, "frames": []} if name == "queries.open" else None
 
 
-async def looped(num_rounds: int, is_kept: bool) -> dict[str, Any]:
+async def looped(num_rounds: int, is_kept: bool, speculates: bool = False) -> dict[str, Any]:
     """The result of a loop of ``num_rounds``."""
-    app = counted(num_rounds + 1, max_rounds=num_rounds)
-    graph = Graph.optimize(app, {"text": "x"})
+    app = counted(num_rounds + 1, pure=True, max_rounds=num_rounds)
+    passes = OptPass().speculating() if speculates else None
+    graph = Graph.optimize(app, {"text": "x"}, passes=passes)
     grower = TemplateGrower(app, graph.config, graph.passes, graph.cache)
     runners: dict[str, Any] = {"tool": ToolRunner(app.engines["tool"].functions)}
     record: Any = NO_RECORD
     if is_kept:
         record = KeptRecord(await Journal.opened(Kept(), "loop", QueryId("q")))  # type: ignore[arg-type]
     scheduler = GraphScheduler(
-        graph.e_graph, graph.query, runners, lambda: 0.0, grower=grower, record=record
-    )
+        graph.e_graph, graph.query, runners, lambda: 0.0, grower=grower, record=record,
+        experience=Experience() if speculates else None,
+    )  # fmt: skip
     return await scheduler.run()
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_ten_times_the_rounds_of_a_loop_take_ten_times_the_steps(is_kept: bool) -> None:
+@pytest.mark.parametrize(("is_kept", "speculates"), [(False, False), (True, False), (False, True)])
+def test_ten_times_the_rounds_of_a_loop_take_ten_times_the_steps(
+    is_kept: bool, speculates: bool
+) -> None:
     num_lines: list[int] = []
     for num_rounds in (10, 100):
-        result, num = with_num_lines(lambda: asyncio.run(looped(num_rounds, is_kept)))  # noqa: B023
+        loop = looped(num_rounds, is_kept, speculates)
+        result, num = with_num_lines(lambda: asyncio.run(loop))  # noqa: B023
         assert result == {"answer": "x" * (num_rounds + 1)}
         num_lines.append(num)
     assert num_lines[1] < 11 * num_lines[0]

@@ -98,7 +98,7 @@ def _copied(node: Node) -> Node:
     )
 
 
-def counted(goal: int, **growth: Any) -> App:
+def counted(goal: int, pure: bool = False, **growth: Any) -> App:
     """A loop: a tool works on a text until it is as long as the goal."""
 
     def longer(text: str) -> str:
@@ -107,8 +107,8 @@ def counted(goal: int, **growth: Any) -> App:
     def step(text: str) -> Any:
         if len(text) >= goal:
             return text
-        work = Node("tool", {"text": "text"}, {"more": "text"}, None, {"function": "longer"},
-                    name="work")  # fmt: skip
+        config = {"function": "longer", "pure": pure}
+        work = Node("tool", {"text": "text"}, {"more": "text"}, None, config, name="work")
         return Growth([work, loop("more")])
 
     def loop(taken: str) -> Node:

@@ -11,16 +11,24 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quire.core.errors import CapacityError, ConfigError
+from quire.core.errors import CapacityError, ConfigError, QuotaExceeded
 from quire.core.ids import ProgramId, TenantId
 from quire.core.scratch import ScratchDirectory
 from quire.node.fault_log import FaultLog
 from quire.node.store_threads import StoreThreads
 from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
-from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
+from quire.programs.vectors.store import (
+    F32,
+    check_dimensions,
+    check_disk,
+    check_number,
+    check_room,
+    unknown,
+)
 
 try:
     import lancedb
@@ -57,6 +65,8 @@ class LanceStore:
         self._threads = StoreThreads(NUM_THREADS)
         self._tables: dict[Path, Any] = {}
         self._num_puts: Counter[Path] = Counter()
+        self._sizes: dict[TenantId, dict[Path, int]] = {}
+        """Bytes of the folders of each tenant that has put rows, those of its programs included."""
         self._faults = FaultLog(logger, "LanceDB")
 
     async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
@@ -107,12 +117,29 @@ class LanceStore:
         inside = f"number >= {numbers.start} AND number < {numbers.stop}"
         num_replaced = table.count_rows(inside)
         check_room(place, table.count_rows() - num_replaced + len(numbers), dimensions)
+        self._check_disk(place, folder, table, rows)
         if num_replaced:
             table.delete(inside)
         table.add(_arrow(rows))
         self._num_puts[folder] += 1
         if self._num_puts[folder] % _MAX_FILES == 0:
-            table.optimize()
+            _join(table)
+        self._sizes[place.tenant][folder] = _num_bytes(folder)
+
+    def _check_disk(
+        self, place: CollectionPlace, folder: Path, table: Any, rows: VectorRows
+    ) -> None:
+        sizes = self._sizes.get(place.tenant)
+        if sizes is None:
+            shared = self._folder(CollectionPlace(place.tenant, None, "")).parent
+            sizes = {one.parent: _num_bytes(one.parent) for one in _named(shared)}
+            self._sizes[place.tenant] = sizes
+        try:
+            check_disk(sum(sizes.values()), rows)
+        except QuotaExceeded:  # files of rows that were replaced may still be there
+            _join(table)
+            sizes[folder] = _num_bytes(folder)
+            check_disk(sum(sizes.values()), rows)
 
     def _search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         table = self._table(self._folder(place))
@@ -125,7 +152,10 @@ class LanceStore:
         """Remove ``folder``: a collection, or all collections of a program."""
         for one in [one for one in self._tables if one == folder or folder in one.parents]:
             del self._tables[one]
-            del self._num_puts[one]
+            self._num_puts.pop(one, None)
+        for sizes in self._sizes.values():
+            for one in [one for one in sizes if one == folder or folder in one.parents]:
+                del sizes[one]
         existed = folder.exists()
         shutil.rmtree(folder, ignore_errors=True)
         return existed
@@ -161,6 +191,16 @@ def _digest(name: str) -> str:
 def _named(folder: Path) -> list[Path]:
     """The files with the names of the collections in ``folder``."""
     return list(folder.glob(f"*/{_NAME}"))
+
+
+def _join(table: Any) -> None:
+    """Join the fragments of a table, and remove the files of rows that are replaced: without this
+    LanceDB keeps them for a week. Nobody else reads them: the store has one thread."""
+    table.optimize(cleanup_older_than=timedelta(milliseconds=1))
+
+
+def _num_bytes(folder: Path) -> int:
+    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
 
 
 def _schema(dimensions: int) -> Any:

@@ -27,7 +27,14 @@ from quire.node.vectors.postgres_connections import (
     PostgresConnections,
 )
 from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
-from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
+from quire.programs.vectors.store import (
+    F32,
+    check_dimensions,
+    check_disk,
+    check_number,
+    check_room,
+    unknown,
+)
 
 # isort: split
 import psycopg
@@ -75,6 +82,10 @@ CROSS JOIN LATERAL (
 ) AS found ORDER BY query.place, found.score DESC, found.number
 """
 """``<#>`` is the negative inner product."""
+_SIZE = """
+SELECT coalesce(sum(pg_total_relation_size(to_regclass('quire.rows_' || id))), 0)::bigint
+FROM quire.collections WHERE tenant = %s
+"""
 
 
 class _Table(NamedTuple):
@@ -221,6 +232,8 @@ class PostgresStore:
             _of(table, outside), (numbers.start, numbers.stop)
         ).fetchone()
         check_room(place, num_others + len(numbers), dimensions)
+        (num_bytes,) = connection.execute(_SIZE, (place.tenant,)).fetchone()
+        check_disk(num_bytes, rows)
         values = (list(numbers), _written(rows.vectors), list(rows.texts))
         connection.execute(_of(table, _PUT), values)
 

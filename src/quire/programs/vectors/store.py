@@ -21,6 +21,8 @@ MAX_ROWS = 1 << 17
 """The most rows of one collection."""
 MAX_VALUES = 1 << 26
 """The most numbers in the vectors of one collection: 256 MiB."""
+MAX_TENANT_DISK_BYTES = 16 << 30
+"""The most disk of all collections of a tenant and of its programs, in a store on disk."""
 MAX_COLLECTIONS = 256
 """The most collections of one tenant, and of one program."""
 
@@ -48,6 +50,11 @@ class VectorRows:
     def numbers(self) -> range:
         return range(self.first, self.first + len(self.texts))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the vectors and of the texts in UTF-8."""
+        return self.vectors.nbytes + sum(len(text.encode()) for text in self.texts)
+
 
 class FoundRow(NamedTuple):
     """A row that was found; ``score``: cosine similarity."""
@@ -73,7 +80,7 @@ class VectorStore(Protocol):
 
         Raises:
             InvalidArgument: other dimensions than the existing rows, or too many rows.
-            QuotaExceeded: the tenant or program has too many collections, or too much in memory.
+            QuotaExceeded: the tenant or program has too many collections, or too many bytes.
             EngineLost: the store cannot be reached now.
         """
         ...
@@ -152,6 +159,18 @@ def check_number(place: CollectionPlace, num_collections: int) -> None:
             f"this {whose} has {num_collections} collections of vectors; at most {MAX_COLLECTIONS} "
             "are allowed: drop one first",
             max_collections=MAX_COLLECTIONS,
+        )
+
+
+def check_disk(num_bytes: int, rows: VectorRows) -> None:
+    """Raise ``QuotaExceeded`` if a tenant whose collections take ``num_bytes`` of disk has no room
+    for ``rows``. Rows that replace others need room beside them."""
+    total = num_bytes + rows.num_bytes
+    if total > MAX_TENANT_DISK_BYTES:
+        raise QuotaExceeded(
+            f"the collections of vectors of this tenant would have {total} bytes on disk; at most "
+            f"{MAX_TENANT_DISK_BYTES} are allowed: drop some, or wait for programs to end",
+            max_bytes=MAX_TENANT_DISK_BYTES,
         )
 
 

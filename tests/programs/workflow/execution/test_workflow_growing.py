@@ -21,7 +21,8 @@ from quire.programs.workflow.execution import scheduler as scheduler_module
 from quire.programs.workflow.execution.growing import TemplateGrower
 from quire.programs.workflow.execution.recording import NO_RECORD
 from quire.programs.workflow.execution.scheduler import GraphScheduler
-from quire.programs.workflow.graphs.growing_graph import GrowingGraph
+from quire.programs.workflow.graphs.graph import PrimitiveGraph
+from quire.programs.workflow.graphs.growing_graph import MAX_GROWTH_CHARS, GrowingGraph
 from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.runners.local import ToolRunner
 
@@ -87,6 +88,16 @@ async def test_a_loop_runs_until_its_function_returns_a_value() -> None:
         "loop", "loop/work", "loop/loop", "loop/loop/work", "loop/loop/loop",
         "loop/loop/loop/work", "loop/loop/loop/loop",
     ]  # fmt: skip
+
+
+async def test_the_id_of_a_primitive_does_not_get_longer_the_deeper_it_lies() -> None:
+    log = StepLog()
+    assert await answered(counted(301, max_rounds=300), {"text": "x"}, log) == {"answer": "x" * 301}
+    ids = [step.primitive.id for step in log.steps]
+    assert len(set(ids)) == 601
+    assert max(map(len, ids)) < 2 * MAX_GROWTH_CHARS
+    _, number, *names = ids[-1].split("/")
+    assert int(number.partition(".")[0]) + len(names) - 1 == 300, "growths around it"
 
 
 async def test_a_loop_without_an_end_is_ended_with_the_bound_by_name() -> None:
@@ -205,9 +216,13 @@ async def test_growths_that_are_kept_side_by_side_are_both_in_the_graph() -> Non
     assert await scheduler.run() == {"c": "x! x!"}
 
 
+def whole_of(grown: GrowingGraph) -> PrimitiveGraph:
+    return PrimitiveGraph(dict(grown.primitives), dict(grown.results), {})
+
+
 def check_whole(grown: GrowingGraph) -> None:
     """Assert that children and users are those that follow from the primitives."""
-    whole = grown.whole
+    whole = whole_of(grown)
     assert grown.children == whole.children
     assert grown.users == whole.users
 
@@ -218,7 +233,7 @@ async def test_the_numbers_of_a_loop_follow_its_order() -> None:
     scheduler = scheduler_of(graph, runner=ToolRunner(app.engines["tool"].functions))
     await scheduler.run()
     grown = scheduler.state.graph
-    numbers = [grown.primitives[one].number for one in grown.whole.order]
+    numbers = [grown.primitives[one].number for one in whole_of(grown).order]
     assert numbers == list(range(1, 8))
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from workflow_apps import QUERY, advanced
+from workflow_lines import with_num_lines
 from workflow_reference import ReferenceRun, digest
 
 from quire.core.calls import SPARE_PRIORITY
@@ -21,6 +22,7 @@ from quire.programs.workflow.graphs.primitives import Guess, Op, Primitive
 from quire.programs.workflow.passes import STANDARD
 from quire.programs.workflow.runners.encoding import NUM_AHEAD, EncoderRunner
 from quire.programs.workflow.speculation import Experience, Run, SpeculativeRuns
+from quire.programs.workflow.speculation.early import EarlyScores
 
 ALL = [*(name for name, _ in STANDARD), "speculate"]
 
@@ -169,3 +171,37 @@ async def test_who_ranks_asks_for_what_was_not_scored(num_turns: int) -> None:
     cut = replace(primitive, config={**primitive.config, "truncate": True})
     await runner.run(cut, {"text": "Who?", "texts": texts[:2]})
     assert [num for num, _ in api.asked] == [2], "the score of a text that is cut is another"
+
+
+def test_to_choose_what_runs_ahead_costs_no_more_if_more_is_stored() -> None:
+    num_lines: list[int] = []
+    for num_chunks in (20, 200):
+        text = " ".join(f"w{number}" for number in range(20 * num_chunks))
+        query = {"question": "Who?", "documents": [{"name": "a", "text": text}]}
+        graph = Graph.optimize(advanced(), query, passes=OptPass(ALL))
+        state = GraphState(graph.e_graph, graph.query)
+        ahead = SpeculativeRuns(state, Experience())
+        state.start()
+        ahead.review()
+        num_lines.append(with_num_lines(ahead.review)[1])
+    assert num_lines[0] == num_lines[1]
+
+
+async def test_a_ranking_that_has_grown_is_not_chosen_by_the_scores_of_another() -> None:
+    graph = speculating()
+    whole = graph.e_graph
+    state = GraphState(whole, graph.query)
+    early = EarlyScores(state, Experience())
+    marked = [one for one in whole.primitives.values() if one.guess]
+    state.start()
+    reference = ReferenceRun(whole, graph.query, Random(0))
+    chunk = whole.primitives["chunk"]
+    state.finish("chunk", reference.outputs(chunk, state.inputs_of(chunk)))
+    (run,) = early.begin(marked)
+    run.outputs = {"out": [0.0] * len(run.inputs["texts"])}
+    choosing = whole.primitives["rank"]
+    assert early.best(choosing) == run.inputs["texts"][:3]
+    assert early.best(replace(choosing, id="loop/rank")) is None, "it asks another question"
+    assert not early.end(marked)
+    assert early.end([]) == [run], "all rankings have ended without it"
+    assert early.best(choosing) is None

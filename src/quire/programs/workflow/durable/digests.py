@@ -15,7 +15,8 @@ from quire.core.encoding import EncoderKind
 from quire.programs.api import Api
 from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
-from quire.programs.workflow.graphs.primitives import Primitive
+from quire.programs.workflow.graphs.growing_graph import MAX_GROWTH_CHARS
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.runners.encoding import ENCODER_KINDS
 from quire.programs.workflow.template.app import App, Node
 
@@ -45,7 +46,10 @@ async def digests_of_graph(
     """The digests of a ``QueryPlanned``. ``engines``: the engines that the graph may use."""
     primitives = [_primitive(graph.primitives[one]) for one in graph.order]
     results = {name: str(ref) for name, ref in graph.results.items()}
-    return {"graph": digest(primitives, results), "models": digest(await _models(api, engines))}
+    grows = any(one.op is Op.GROWTH for one in graph.primitives.values())
+    ids = [MAX_GROWTH_CHARS] if grows else []  # results of what grows are stored under its ids
+    models = digest(await _models(api, engines))
+    return {"graph": digest(primitives, results, *ids), "models": models}
 
 
 def _engine(engine: Engine) -> list[Any]:

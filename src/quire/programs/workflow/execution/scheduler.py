@@ -117,7 +117,7 @@ class GraphScheduler:
         self._watcher: Watcher = watcher or StepLog()
         self._grower, self._follow, self._seconds = grower, follow, seconds
         self._growers: dict[str, Grower] = {}
-        """The growers of later growths, by the growth that contains them."""
+        """The growers of later growths, by what stands before their ids."""
 
     async def run(self) -> dict[str, Any]:
         """Run the query and return its results.
@@ -220,11 +220,13 @@ class GraphScheduler:
             )
         if grown.growth is not None and self._record.growth(growth) is None:
             await self._record.grew(growth, grown.growth, num)
-        self._growers[growth.id] = grown.grower
         graft, ready = self.state.grow(
             growth.id, grown.graph, grown.passed, grown.values, self._seconds
         )
+        self._growers[graft.scope] = grown.grower
         self._record.follow(self.state.graph, graft.new, instead_of=growth)
+        if self.speculator is not None:
+            self.speculator.grew(graft.new)
         if self._follow is not None:
             self._follow(self.state.graph)
         await self._watcher.grew(growth, self.state.graph)

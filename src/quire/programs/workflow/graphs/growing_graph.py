@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,38 +16,47 @@ from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.graphs.values import Ref
 
+MAX_GROWTH_CHARS = 100
+"""The longest id of a growth that stands as it is before the ids of what replaces it."""
+
 
 class Graft(NamedTuple):
-    """What has changed. ``new``: the ids of the primitives that replace the growth, parents before
-    children. ``behind``: the ids of those that waited for the growth."""
+    """What has changed. ``scope``: see ``scope_of``. ``new``: the ids of the primitives that
+    replace the growth, parents before children. ``behind``: the ids of those that waited for the
+    growth."""
 
+    scope: str
     new: tuple[str, ...]
     behind: tuple[str, ...]
 
 
+def scope_of(growth: str) -> str:
+    """Return what stands, with a slash, before the ids of the primitives that replace ``growth``.
+
+    It is the id of ``growth``, or if that is long, its first component, the number of growths
+    around those primitives, and a digest: an id is bounded however deep it lies, and it follows
+    from its place alone, so that a query that continues finds what it has stored.
+    """
+    if len(growth) <= MAX_GROWTH_CHARS:
+        return growth
+    first, *inner = growth.split("/")
+    number = inner[0].partition(".")[0]
+    num_around = len(inner) + (int(number) - 1 if number.isdigit() else 1)
+    digest = blake2b(growth.encode(), digest_size=8).hexdigest()
+    return f"{first}/{num_around}.{digest}"
+
+
 class GrowingGraph:
     """``primitives``, ``children``, ``users`` and ``results``: as of a ``PrimitiveGraph``, and as
-    the graph is now."""
+    the graph is now. ``at_first``: the ids before it has grown, parents before children."""
 
     def __init__(self, graph: PrimitiveGraph) -> None:
         self.primitives = dict(graph.primitives)
         self.children = dict(graph.children)
         self.users = dict(graph.users)
         self.results = dict(graph.results)
-        self._query_inputs = graph.query_inputs
-        self._whole: PrimitiveGraph | None = graph
+        self.at_first = graph.order
         self._last_number = max((one.number for one in self.primitives.values()), default=0)
-
-    @property
-    def whole(self) -> PrimitiveGraph:
-        """The graph as it is now, as one that does not change any more."""
-        if self._whole is None:
-            self._whole = PrimitiveGraph(
-                MappingProxyType(dict(self.primitives)),
-                MappingProxyType(dict(self.results)),
-                self._query_inputs,
-            )
-        return self._whole
 
     def graft(
         self,
@@ -59,24 +69,24 @@ class GrowingGraph:
         have ended.
 
         ``part``'s query inputs become ports of ``one``, which has ended and keeps their values; its
-        primitives have the name of ``one`` before their ids. ``passed``: outputs that are inputs of
+        primitives have ``scope_of(one)`` before their ids. ``passed``: outputs that are inputs of
         ``part``. A primitive that waited for the end of ``one``, or that uses its values and
         touches what it changed, waits for all of ``part``. ``seconds``: the time that a primitive
         takes alone. Depths and numbers of all other primitives stay as they are: none of them comes
         before ``part`` and has not ended.
         """
-        self._whole = None
         growth, behind = self.primitives[one], self.children[one]
+        scope = scope_of(one)
         instead = _outputs_of(one, {**passed, **part.results})
-        ends = frozenset(f"{one}/{name}" for name, users in part.children.items() if not users)
+        ends = frozenset(f"{scope}/{name}" for name, users in part.children.items() if not users)
         for child in behind:
             self.primitives[child] = _redirected(self.primitives[child], growth, instead, ends)
         for name, ref in self.results.items():
             self.results[name] = instead(ref)
         for name, primitive in part.primitives.items():
-            self.primitives[f"{one}/{name}"] = _moved(one, primitive)
-        grafted = Graft(tuple(f"{one}/{name}" for name in part.order), behind)
-        self._connect(one, [*behind, *(f"{one}/{name}" for name in part.primitives)])
+            self.primitives[f"{scope}/{name}"] = _moved(one, primitive)
+        grafted = Graft(scope, tuple(f"{scope}/{name}" for name in part.order), behind)
+        self._connect(one, [*behind, *(f"{scope}/{name}" for name in part.primitives)])
         self._place(grafted.new, seconds)
         return grafted
 
@@ -136,7 +146,7 @@ def _outputs_of(one: str, outputs: Mapping[str, Ref]) -> Callable[[Ref], Ref]:
 
 def _inside(one: str, ref: Ref) -> Ref:
     """Return a reference of the part that replaces ``one`` as one of the whole graph."""
-    return replace(ref, primitive=one if ref.from_query else f"{one}/{ref.primitive}")
+    return replace(ref, primitive=one if ref.from_query else f"{scope_of(one)}/{ref.primitive}")
 
 
 def _moved(one: str, primitive: Primitive) -> Primitive:
@@ -144,9 +154,9 @@ def _moved(one: str, primitive: Primitive) -> Primitive:
     inputs = {name: _inside(one, ref) for name, ref in primitive.inputs.items()}
     return replace(
         primitive,
-        id=f"{one}/{primitive.id}",
+        id=f"{scope_of(one)}/{primitive.id}",
         inputs=MappingProxyType(inputs),
-        after=frozenset(f"{one}/{earlier}" for earlier in primitive.after),
+        after=frozenset(f"{scope_of(one)}/{earlier}" for earlier in primitive.after),
         when=None if primitive.when is None else _inside(one, primitive.when),
     )
 

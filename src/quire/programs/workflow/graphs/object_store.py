@@ -74,7 +74,7 @@ class GraphState:
         self.num_left += len(graft.new) - 1
         self._waiting |= dict.fromkeys(graft.new, 0)
         ready: list[str] = []
-        for child in (*graft.behind, *(f"{one}/{name}" for name in part.primitives)):
+        for child in (*graft.behind, *(f"{graft.scope}/{name}" for name in part.primitives)):
             parents = self.graph.primitives[child].parents
             num = sum(self._waiting[parent] != _ENDED for parent in parents)
             self._waiting[child] = num

@@ -12,7 +12,7 @@ from dataclasses import replace
 from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import CONTROL_FLOW, PREFILLS, Guess, Op, Primitive
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
-from quire.programs.workflow.speculation.early import stored_before
+from quire.programs.workflow.speculation.stored_texts import stored_before
 
 NAME = "speculate"
 _CALLS = PREFILLS | {Op.DECODING, Op.PARTIAL_DECODING}

@@ -7,11 +7,10 @@ query does not depend on suppositions. Does no I/O and starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from quire.programs.workflow.graphs.control_flow import decided
-from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.object_store import GraphState
 from quire.programs.workflow.graphs.primitives import Guess, Primitive
 from quire.programs.workflow.graphs.values import empty
@@ -43,9 +42,12 @@ class ClaimedRuns(NamedTuple):
 
 class SpeculativeRuns:
     """See the module docstring. ``review`` returns the runs to begin and to drop; call it again
-    when a primitive or a run (``ended``) has ended. Call ``claim`` when a primitive starts and
-    ``learn`` when it has ended. ``may_run``: whether a primitive runs at all; one whose outputs are
-    kept from an earlier attempt at the query does not."""
+    when a primitive or a run (``ended``) has ended. Call ``claim`` when a primitive starts,
+    ``learn`` when it has ended, and ``grew`` when the query's graph has grown. ``may_run``: whether
+    a primitive runs at all; one whose outputs are kept from an earlier attempt at the query does
+    not.
+
+    What a call costs does not grow with the primitives that have ended."""
 
     def __init__(
         self,
@@ -56,12 +58,14 @@ class SpeculativeRuns:
         self._state, self._experience, self._may_run = state, experience, may_run
         self._early = EarlyScores(state, experience)
         self._runs: dict[str, list[Run]] = {}
-        self._known: PrimitiveGraph | None = None
-        self._found: list[Primitive] = []
+        self._unended: list[str] = []
+        """The primitives that may run ahead or be supposed, parents before children; some of them
+        may have ended."""
         self._kept: dict[str, Run] = {}
         """The kept runs by primitive, until the primitive has ended."""
         self._scored = set[str]()
         """The primitives that have found texts scored early, until they have ended."""
+        self._add(state.graph.at_first)
 
     @property
     def runs(self) -> Iterator[Run]:
@@ -71,6 +75,17 @@ class SpeculativeRuns:
         yield from self._early.open_runs
 
     # -- events ------------------------------------------------------------------------------------
+
+    def grew(self, new: Sequence[str]) -> None:
+        """Note the primitives ``new`` of the query's graph, parents before children. Everything
+        else that has not ended waits for them or has nothing to do with them."""
+        self._add(new)
+        self._early.grew(new)
+
+    def _add(self, new: Sequence[str]) -> None:
+        primitives = self._state.graph.primitives
+        marked = [one for one in new if primitives[one].ahead or primitives[one].guess]
+        self._unended = [*marked, *self._unended]
 
     def ended(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
         """Note the end of ``run``. ``outputs``: None if it failed; its primitive then runs anew."""
@@ -120,35 +135,39 @@ class SpeculativeRuns:
 
     def review(self) -> Review:
         wanted: list[Run] = []
-        early = [one for one in self._marked() if self._may_run(one)]
-        begun = self._early.begin(early)
-        for branches in self._branches():
+        marked = self._marked()
+        running = [one for one in marked if self._may_run(one)]
+        begun = self._early.begin(running)
+        for branches in self._branches(marked):
             world = World(self._state, self._experience, self._early, branches)
-            for primitive in self._marked():
-                if not self._state.has_ended(primitive.id) and self._may_run(primitive):
-                    world.put(primitive, self._outputs(primitive, world, wanted, begun))
+            for primitive in running:
+                world.put(primitive, self._outputs(primitive, world, wanted, begun))
         kept = {id(run) for run in wanted}
         runs = [run for runs in self._runs.values() for run in runs]
         dropped = [run for run in runs if id(run) not in kept]
         for run in dropped:
-            self._runs[run.primitive.id].remove(run)
-        return Review(begun, [*dropped, *self._early.end(self._marked())])
+            self._remove(run)
+        return Review(begun, [*dropped, *self._early.end(marked)])
+
+    def _remove(self, run: Run) -> None:
+        one = run.primitive.id
+        self._runs[one].remove(run)
+        if not self._runs[one]:
+            del self._runs[one]
 
     def _marked(self) -> list[Primitive]:
-        """Return the primitives that may run ahead or be supposed, parents before children."""
-        graph = self._state.graph.whole
-        if graph is not self._known:
-            found = [graph.primitives[one] for one in graph.order]
-            self._known, self._found = graph, [one for one in found if one.ahead or one.guess]
-        return self._found
+        """Return the primitives that may run ahead or be supposed and have not ended, parents
+        before children."""
+        self._unended = [one for one in self._unended if not self._state.has_ended(one)]
+        return [self._state.graph.primitives[one] for one in self._unended]
 
-    def _branches(self) -> Iterator[Mapping[str, bool]]:
+    def _branches(self, marked: Sequence[Primitive]) -> Iterator[Mapping[str, bool]]:
         """Yield supposed values of all open conditions: first all as they mostly are, then with one
         after the other inverted."""
         open_ones = {
             one.id: branches_of(one, self._experience)
-            for one in self._marked()
-            if one.guess is Guess.BRANCH and not self._state.has_ended(one.id)
+            for one in marked
+            if one.guess is Guess.BRANCH
         }
         likely = {one: values[0] for one, values in open_ones.items() if values}
         yield likely

@@ -11,22 +11,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from quire.programs.workflow.graphs.control_flow import chosen
-from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.object_store import GraphState
-from quire.programs.workflow.graphs.primitives import Guess, Op, Primitive
+from quire.programs.workflow.graphs.primitives import Guess, Primitive
 from quire.programs.workflow.speculation.experience import MIN_CHANCE, Experience
 from quire.programs.workflow.speculation.run import Run
+from quire.programs.workflow.speculation.stored_texts import StoredTexts
 
 MAX_TEXTS = 256
 """The most texts of one ranking that are scored early."""
 
 
 class EarlyScores:
-    """The early scores of one query, by component. A component has one run until the first of its
-    rankings starts, which uses the scores."""
+    """The early scores of one query, by component; one in a growth is another than one of the same
+    name outside. A component has one run until the first of its rankings starts, which uses the
+    scores. They are kept until its last primitive has ended."""
 
     def __init__(self, state: GraphState, experience: Experience) -> None:
         self._state, self._experience = state, experience
+        self._stored = StoredTexts(state)
         self._runs: dict[str, Run] = {}
         self._open = dict[str, Run]()
         """The runs of components whose rankings have not started."""
@@ -35,30 +37,35 @@ class EarlyScores:
     def open_runs(self) -> Iterable[Run]:
         return self._open.values()
 
+    def grew(self, new: Iterable[str]) -> None:
+        """Note the primitives ``new`` of the query's graph."""
+        self._stored.grew(new)
+
     def begin(self, marked: Sequence[Primitive]) -> list[Run]:
-        """Make new runs for rankings whose stored texts are known. ``marked``: the primitives of
-        the current graph."""
+        """Make new runs for rankings whose stored texts are known. ``marked``: the primitives that
+        have not ended."""
         begun: list[Run] = []
         for primitive in marked:
-            if primitive.guess is Guess.STORED and primitive.node not in self._runs:
+            place = _place(primitive)
+            if primitive.guess is Guess.STORED and place not in self._runs:
                 run = self._run_of(primitive, marked)
                 if run is not None:
-                    self._runs[primitive.node] = self._open[primitive.node] = run
+                    self._runs[place] = self._open[place] = run
                     begun.append(run)
         return begun
 
     def end(self, marked: Sequence[Primitive]) -> list[Run]:
-        """Return the runs that will not be used, because their branch was not taken."""
-        over = {
-            one.node
-            for one in marked
-            if one.guess is Guess.STORED and self._state.has_ended(one.id)
-        }
-        return [self._open.pop(node) for node in over if node in self._open]
+        """Forget the scores of components that have ended; return the runs that will not be used,
+        because their branch was not taken. ``marked``: as of ``begin``."""
+        left = {_place(one) for one in marked if one.guess in (Guess.STORED, Guess.FIRST)}
+        over = [place for place in self._runs if place not in left]
+        for place in over:
+            del self._runs[place]
+        return [self._open.pop(place) for place in over if place in self._open]
 
     def claim(self, primitive: Primitive) -> Run | None:
         """Note that a ranking starts; return its component's run if it is the first to start."""
-        return self._open.pop(primitive.node, None)
+        return self._open.pop(_place(primitive), None)
 
     def best(self, choosing: Primitive) -> list[str] | None:
         """Return the texts that are supposed to be chosen by their scores, or None if the scores
@@ -68,14 +75,14 @@ class EarlyScores:
         return found if found is not None and self._experience.is_worth(name) else None
 
     def _best(self, choosing: Primitive) -> list[str] | None:
-        run = self._runs.get(choosing.node)
+        run = self._runs.get(_place(choosing))
         if run is None or run.outputs is None:
             return None
         return chosen(run.inputs["texts"], run.outputs["out"], choosing.config["top_n"])
 
     def learn(self, choosing: Primitive, found: Sequence[str], ranked: Sequence[str]) -> None:
         """Learn from a ranking: the texts that were ``found`` are ``ranked``."""
-        run = self._runs.get(choosing.node)
+        run = self._runs.get(_place(choosing))
         if run is None:
             return
         scored = dict.fromkeys(run.inputs["texts"])
@@ -91,11 +98,11 @@ class EarlyScores:
         has_begun = all(map(self._state.has_ended, primitive.parents))
         if has_begun or not self._state.has_value(asked):
             return None
-        texts = self._stored(primitive)
+        texts = self._stored.before(primitive)
         if not texts or not self._is_worth(primitive, len(texts), marked):
             return None
         inputs = {"text": self._state.value(asked), "texts": texts}
-        return Run(replace(primitive, id=f"{primitive.node}.early", size=None), inputs)
+        return Run(replace(primitive, id=f"{_place(primitive)}.early", size=None), inputs)
 
     def _is_worth(self, primitive: Primitive, num_texts: int, marked: Sequence[Primitive]) -> bool:
         """Whether enough of ``num_texts`` texts are likely to be found."""
@@ -105,29 +112,11 @@ class EarlyScores:
         is_few = num_texts <= MAX_TEXTS and MIN_CHANCE * num_texts <= num_found
         return is_few and self._experience.is_worth(name)
 
-    def _stored(self, primitive: Primitive) -> list[str] | None:
-        """Return the texts that the query stores for ``primitive``, or None if one is unknown."""
-        found: dict[str, None] = {}
-        for one in stored_before(self._state.graph.whole, primitive):
-            ref = one.inputs["texts"]
-            if not self._state.has_value(ref):
-                return None
-            found |= dict.fromkeys(self._state.value(ref))
-        return list(found)
 
-
-def stored_before(graph: PrimitiveGraph, ranking: Primitive) -> list[Primitive]:
-    """Return the ingestions that store the texts for the searches of ``ranking``."""
-    searched, waiting = frozenset[str](), [ranking.inputs["texts"].primitive]
-    while waiting:
-        source = graph.primitives.get(waiting.pop())
-        if source is not None and source.op is Op.AGGREGATE:
-            waiting += source.sources
-        elif source is not None and source.op is Op.SEARCHING:
-            searched |= source.reads
-    ancestors = graph.ancestors[ranking.id]
-    stores = (one for one in graph.primitives.values() if one.op is Op.INGESTION)
-    return [one for one in stores if one.id in ancestors and one.writes & searched]
+def _place(primitive: Primitive) -> str:
+    """Return the name of its component, behind the id of the growth that has made it."""
+    growth, between, _ = primitive.id.rpartition("/")
+    return f"{growth}{between}{primitive.node}"
 
 
 def num_equal(supposed: Sequence[str], ranked: Sequence[str]) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from quire.core.calls import SPARE_PRIORITY
@@ -61,7 +62,12 @@ class Speculator:
         self._ahead = SpeculativeRuns(state, experience, may_run)
         self._runners = runners
         self._tasks: dict[Run, asyncio.Task[None]] = {}
+        """Of the runs that have not ended."""
         self.figures = SpeculationFigures()
+
+    def grew(self, new: Sequence[str]) -> None:
+        """Note the primitives ``new`` of the query's graph, parents before children."""
+        self._ahead.grew(new)
 
     def review(self, group: asyncio.TaskGroup) -> None:
         """Begin and drop runs, after something has ended."""
@@ -73,6 +79,7 @@ class Speculator:
             self._count(num_begun=1)
             task = group.create_task(self._carry_out(run, group), name=f"{run.primitive.id} ahead")
             self._tasks[run] = task
+            task.add_done_callback(partial(self._forget, run))
 
     async def _carry_out(self, run: Run, group: asyncio.TaskGroup) -> None:
         runner = self._runner(run)
@@ -105,7 +112,8 @@ class Speculator:
             runner.keep(run)
             if primitive.op is Op.DECODING:
                 return None
-        await asyncio.wait([self._tasks[run]])
+        if run in self._tasks:
+            await asyncio.wait([self._tasks[run]])
         return run.outputs
 
     def has_kept(self, primitive: Primitive) -> bool:
@@ -125,8 +133,12 @@ class Speculator:
         for task in self._tasks.values():
             task.cancel()
 
+    def _forget(self, run: Run, _: asyncio.Task[None]) -> None:
+        del self._tasks[run]
+
     def _drop(self, run: Run) -> None:
-        self._tasks[run].cancel()
+        if run in self._tasks:
+            self._tasks[run].cancel()
         runner = self._runner(run)
         num_tokens = runner.drop(run) if isinstance(runner, AheadRunner) else 0
         self._count(num_dropped=1, num_dropped_tokens=num_tokens)
