@@ -54,6 +54,22 @@ def test_a_call_whose_family_was_served_meanwhile_is_promoted_later() -> None:
     assert promotions.take_due(2.0 * 5.0) == [call]
 
 
+def test_a_newcomer_is_due_at_once_unless_it_counts_with_the_service_of_a_call() -> None:
+    newcomer = starving(ServiceFigures())
+    promotions = Promotions(beta=2.0, share=1.0)
+    promotions.watch(newcomer)
+    assert promotions.take_due(0.0) == [newcomer]
+    newcomer = starving(ServiceFigures())
+    promotions = Promotions(beta=2.0, share=1.0, counts_a_call=True)
+    for _ in range(100):
+        ended = starving(ServiceFigures())
+        ended.command.service_s = 3.0
+        promotions.ended(ended)
+    promotions.watch(newcomer)
+    assert promotions.take_due(5.9) == []
+    assert promotions.take_due(6.0) == [newcomer]
+
+
 def test_calls_that_have_ended_do_not_pile_up() -> None:
     promotions = Promotions(beta=2.0, share=1.0)
     lives = [starving(ServiceFigures(service_s=100.0)) for _ in range(3)]

@@ -15,7 +15,6 @@ from quire.control.policies.kinds import (
     MIN_ENDED,
     MIN_ENDED_OF_KIND,
     SHORTEST_TOKENS,
-    UNKNOWN_TOKENS,
     KindOfProgram,
     Kinds,
 )
@@ -221,7 +220,7 @@ def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
     new = call(1, 1)
     new.kind = "new"
     made.on_arrival(new, 0.0)
-    assert level(made, new) == 1 + LEVELS_PER_OCTAVE * 14
+    assert level(made, new) == 1 + LEVELS_PER_OCTAVE * 6
     for number in range(MIN_ENDED):
         finish(made, 100 + number, 300, kind="known")
     other = call(1, 2)
@@ -324,7 +323,7 @@ def test_a_program_that_was_idle_for_long_begins_anew() -> None:
     made.on_ended(soon, 20.0)
     late = call(3, 1, family_figures=figures)
     made.on_arrival(late, 10.1 + IDLE_S)
-    assert level(made, late) == 1 + LEVELS_PER_OCTAVE * 14, "of its kind nothing is known"
+    assert level(made, late) == 1 + LEVELS_PER_OCTAVE * 6, "of its kind nothing is known"
 
 
 def test_launching_others_earns_no_fresh_rank() -> None:
@@ -340,7 +339,7 @@ def test_launching_others_earns_no_fresh_rank() -> None:
         serve(made, command, 40_000, float(child))
         made.on_ended(command, float(child))
         made.on_program_ended(ProgramId(child), float(child))
-    assert levels == [1 + floor(LEVELS_PER_OCTAVE * log2(max(served, UNKNOWN_TOKENS)))
+    assert levels == [1 + floor(LEVELS_PER_OCTAVE * log2(max(served, SHORTEST_TOKENS)))
                       for served in (0, 40_000, 80_000, 120_000)]  # fmt: skip
     made.on_program_ended(ProgramId(1), 9.0)
     assert not made._families

@@ -28,10 +28,6 @@ end are the shortest, and would make the others seem short too."""
 MAX_KINDS = 512
 SHORTEST_TOKENS = 64.0
 """Differences below this number of tokens displace no running call."""
-UNKNOWN_TOKENS = 16_384.0
-"""Where nothing is known, programs with less service than this are equals, so the oldest goes
-first: this is as good as any order if they are about equally long, and it brings the first ends
-soonest."""
 
 Kind = tuple[str, str]
 

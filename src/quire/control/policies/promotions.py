@@ -7,11 +7,15 @@ A call with a deadline may be due sooner: between ``urgent_s``, which its policy
 deadline.
 
 A call is due when its family has waited ``beta`` times its service, both without the call's own
-part up to its last promotion. At most ``share`` of the sequences belong to promoted calls; the
-others that are due wait for a place, the one that is due for longest first. A promoted call gives
-its place up when it ends or has had its turn in the first queue. So with P places, a call with D
-others due before it is promoted after at most D / P + 1 of such turns, and each turn waits only for
-the calls that entered the first queue before it.
+part up to its last promotion. A family that has had no service would be due at once, and go before
+all others whatever its rank; so a policy that ranks newcomers may have each family count with at
+least the mean service of a call.
+
+At most ``share`` of the sequences belong to promoted calls; the others that are due wait for a
+place, the one that is due for longest first. A promoted call gives its place up when it ends or has
+had its turn in the first queue. So with P places, a call with D others due before it is promoted
+after at most D / P + 1 of such turns, and each turn waits only for the calls that entered the first
+queue before it.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from quire.core.policy import ReadyCommand
 MAX_STALE = 256
 """The number of ended calls that may be among the watched ones, beside as many as there are
 others."""
+_SMOOTHING = 0.1
+"""How much a call that has ended counts for the mean service of a call."""
 
 
 class RankedCall:
@@ -64,12 +70,15 @@ class RankedCall:
 
 
 class Promotions:
-    """The calls that may starve. ``beta``: None promotes no call for its waiting. Examining a call
+    """The calls that may starve. ``beta``: None promotes no call for its waiting.
+    ``counts_a_call``: a family counts with at least the mean service of a call. Examining a call
     costs the logarithm of their number; a call that waits costs nothing, however many are due."""
 
-    def __init__(self, beta: float | None, share: float) -> None:
+    def __init__(self, beta: float | None, share: float, *, counts_a_call: bool = False) -> None:
         self._beta = beta
         self._share = share
+        self._counts_a_call = counts_a_call
+        self._call_s = 0.0
         self._max_promoted = 1
         self._num_promoted = 0
         self._num_watched = 0
@@ -102,6 +111,8 @@ class Promotions:
     def ended(self, call: RankedCall) -> None:
         self.had_its_turn(call)
         call.is_over = True
+        if self._counts_a_call:
+            self._call_s += _SMOOTHING * (call.command.service_s - self._call_s)
         if call.is_watched:
             self._num_stale += 1
             num_live = len(self._watched) - self._num_stale
@@ -133,7 +144,7 @@ class Promotions:
             return call.urgent_s
         family = call.command.family_figures
         waited_s = family.waiting_s - call.forgiven_wait_s
-        service_s = max(0.0, family.service_s - call.forgiven_service_s)
+        service_s = max(self._call_s, family.service_s - call.forgiven_service_s)
         return min(call.urgent_s, call.command.ready_s + self._beta * service_s - waited_s)
 
     def _promote(self, call: RankedCall, now_s: float) -> None:

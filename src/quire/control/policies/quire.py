@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor, inf, log2
 
-from quire.control.policies.kinds import SHORTEST_TOKENS, UNKNOWN_TOKENS, KindOfProgram, Kinds
+from quire.control.policies.kinds import SHORTEST_TOKENS, KindOfProgram, Kinds
 from quire.control.policies.promotions import Promotions, RankedCall
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
@@ -87,7 +87,7 @@ class _Family:
         attained = self.life.progress(self.any_kind.prompt_weight)
         rank = self.any_kind.rank(attained)
         if rank is None:
-            return log2(max(self.life.served, UNKNOWN_TOKENS))
+            return log2(max(self.life.served, SHORTEST_TOKENS))
         if self.kind.num_ended == self.any_kind.num_ended:
             return rank
         longest = self.kind.longest_other(self.life, attained)
@@ -111,7 +111,7 @@ class LeastLeft:
     deadline is near and has not passed."""
 
     def __init__(self, config: LevelsConfig) -> None:
-        self._promotions = Promotions(config.beta, config.promoted_share)
+        self._promotions = Promotions(config.beta, config.promoted_share, counts_a_call=True)
         self._kinds = Kinds()
         self._any_kind = KindOfProgram()
         self._families: dict[ProgramId, _Family] = {}
