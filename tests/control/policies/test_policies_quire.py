@@ -159,6 +159,19 @@ def level(made: LeastLeft, command: ReadyCommand) -> float:
     return made.key(command)[0]
 
 
+def test_a_newcomer_is_not_promoted_before_it_has_waited_as_for_a_call() -> None:
+    made = policy(beta=2.0)
+    for number in range(100):
+        ended = call(1, 100 + number)
+        made.on_arrival(ended, 0.0)
+        ended.service_s = 3.0
+        made.on_ended(ended, 0.0)
+    newcomer = call(1, 1)
+    made.on_arrival(newcomer, 0.0)
+    assert made.on_time(5.9) == []
+    assert made.on_time(6.0) == [newcomer]
+
+
 def test_a_program_near_its_end_is_not_displaced_by_a_new_one_of_its_kind() -> None:
     """Under ``plas`` it would be: that is what light tails lose there."""
     made = policy()

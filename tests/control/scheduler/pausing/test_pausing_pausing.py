@@ -194,6 +194,19 @@ def test_until_then_it_waits_for_room_as_long_as_others_compute() -> None:
         agents.step()
 
 
+def test_who_computes_alone_is_not_paused_for_the_sake_of_those_that_are_held() -> None:
+    agents = two_agents()
+    agents.end(ELDER)
+    agents.call(3, 28)
+    while agents.calls:
+        agents.step()
+    assert agents.world.figures.num_working_set_blocks > LIMIT
+    agents.call(3, 4)
+    while agents.calls:
+        agents.step()
+    assert agents.world.figures.num_pauses == 0
+
+
 def test_what_a_paused_program_holds_is_there_for_others() -> None:
     """Inferlets hold their pages; one that is paused does not keep them against who runs."""
     agents = Agents(holds=True)

@@ -116,6 +116,35 @@ def test_a_call_without_room_is_looked_at_again_when_others_have_stayed() -> Non
     assert {2, 3} < agents.calls.keys()
 
 
+def test_those_that_are_held_make_no_way() -> None:
+    agents = full({4: IMPORTANT})
+    agents.world.harness.clock.advance(STAYED_S)
+    for agent in (2, 3):
+        agents.call(agent, 0)
+    while agents.calls:
+        agents.step()
+    agents.call(4, 0)
+    agents.step()
+    assert agents.is_paused(4)
+
+
+def test_whoever_others_make_way_for_goes_on_before_they_do() -> None:
+    agents = stayed({4: IMPORTANT})
+    assert who_is_paused_after_another_call(agents, 4) == []
+
+
+def test_one_of_a_higher_priority_that_grows_leaves_room_to_who_has_just_come_in() -> None:
+    agents = Agents(prompt=PRICED)
+    for _ in range(2):
+        agents.turn(2, 16)
+        agents.turn(4, 12, **IMPORTANT)
+    agents.call(2, 0)
+    agents.step()
+    agents.call(4, 28)
+    agents.step()
+    assert agents.is_paused(4)
+
+
 def test_between_equals_who_is_let_in_goes_on() -> None:
     assert who_is_paused_after_another_call(stayed(), 2, 3) == [4]
 

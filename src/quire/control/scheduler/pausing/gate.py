@@ -93,11 +93,6 @@ class ProgramGate:
         """The family of a call that has arrived and not ended."""
         return self._family_of[entry]
 
-    def calling(self, family: ProgramId) -> FamilyWorkingSet | None:
-        """The family of this number, if it has a call that has arrived and not ended."""
-        found = self._families.get(family)
-        return found if found is not None and found.calls else None
-
     def is_paused(self, entry: Entry) -> bool:
         """Whether the family of a call that has arrived waits outside."""
         return bool(self.paused) and entry.program.family in self.paused

@@ -77,35 +77,18 @@ class FamilyPausing:
         if not self._gate.is_on:
             return True
         family = self._gate.of(entry)
-        if family.inside or self._is_exempt(entry):
+        if family.inside or entry.program.embeds:
             return True
         if family.let_in_s is None:
             return not self._gate.paused and self._has_room(family, entry)
         return self._may_go_on(family, entry)
-
-    def _is_exempt(self, entry: Entry) -> bool:
-        """Whether ``entry`` may begin without room."""
-        if entry.program.embeds:
-            return True
-        family = self._gate.of(entry)
-        return self._needs_no_room(family) and family is self._oldest()
-
-    def _oldest(self) -> FamilyWorkingSet | None:
-        """The family of the oldest active program, if it has calls on this engine."""
-        oldest = self._table.oldest_active
-        return None if oldest is None else self._gate.calling(oldest.family)
-
-    def _needs_no_room(self, family: FamilyWorkingSet) -> bool:
-        """Whether ``family`` needs no room if it is that of the oldest active program: it is
-        overdue, or nobody else computes a call."""
-        return not self._gate.num_inside or self._is_overdue(family)
 
     def _has_room(self, family: FamilyWorkingSet, entry: Entry) -> bool:
         return not self._sets.num_warm_blocks or self._gate.needed(family, entry) <= self._gate.room
 
     def _may_go_on(self, family: FamilyWorkingSet, entry: Entry) -> bool:
         """Whether ``entry`` of ``family``, which is let in, may begin."""
-        if not family.has_begun:
+        if not family.has_begun or not self._gate.num_inside:
             return True
         needed = self._gate.needed(family, entry)
         num_others = self._sets.num_warm_blocks - family.num_blocks
@@ -194,8 +177,10 @@ class FamilyPausing:
         self._seen, self._look_s = self._gate.num_changes, self.next_look_s()
 
     def _resume_oldest(self) -> None:
-        family = self._oldest()
-        if family is not None and family.id in self._gate.paused and self._needs_no_room(family):
+        """Let the oldest active program go on if it is overdue, or nobody computes a call."""
+        oldest = self._table.oldest_active
+        family = None if oldest is None else self._gate.paused.get(oldest.family)
+        if family is not None and (not self._gate.num_inside or self._is_overdue(family)):
             self._resume(family)
 
     def _next(self) -> FamilyWorkingSet | None:
