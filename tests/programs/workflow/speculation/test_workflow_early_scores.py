@@ -20,6 +20,7 @@ from quire.programs.workflow.execution.scheduler import GraphScheduler
 from quire.programs.workflow.graphs.object_store import GraphState
 from quire.programs.workflow.graphs.primitives import Guess, Op, Primitive
 from quire.programs.workflow.passes import STANDARD
+from quire.programs.workflow.runners import encoding
 from quire.programs.workflow.runners.encoding import NUM_AHEAD, EncoderRunner
 from quire.programs.workflow.speculation import Experience, Run, SpeculativeRuns
 from quire.programs.workflow.speculation.early import EarlyScores
@@ -171,6 +172,24 @@ async def test_who_ranks_asks_for_what_was_not_scored(num_turns: int) -> None:
     cut = replace(primitive, config={**primitive.config, "truncate": True})
     await runner.run(cut, {"text": "Who?", "texts": texts[:2]})
     assert [num for num, _ in api.asked] == [2], "the score of a text that is cut is another"
+
+
+async def test_a_query_keeps_its_latest_scores_and_no_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(encoding, "MAX_SCORES", 5)
+    graph, api = speculating(), Scores()
+    runner = EncoderRunner(cast(Api, api), None, {})
+    primitive = graph.e_graph.primitives["rank.score.0"]
+    texts = [f"text {number}" for number in range(8)]
+    found = await runner.run(primitive, {"text": "Who?", "texts": texts})
+    assert found["out"] == [float(int(digest("Who?", one), 16)) for one in texts]
+    assert {len(key) for key in runner._scores} == {16}
+    api.asked.clear()
+    await runner.run(primitive, {"text": "Who?", "texts": texts[3:]})
+    assert api.asked == []
+    await runner.run(primitive, {"text": "Who?", "texts": texts[:3]})
+    assert [num for num, _ in api.asked] == [3], "the first were dropped"
 
 
 def test_to_choose_what_runs_ahead_costs_no_more_if_more_is_stored() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 from typing import Any
 
 from quire.core.encoding import EncoderKind
@@ -32,6 +33,8 @@ _EXAMPLES: Mapping[EncoderKind, str] = {
 MAX_IN_FLIGHT = 1024
 """The most texts of one query that an encoder has at a time. A tenant may have 8192 waiting, and a
 query 65,536 chunks, which the optimiser sends side by side."""
+MAX_SCORES = 65_536
+"""The most scores that a query keeps, the latest: as many as it may have chunks."""
 NUM_AHEAD = 8
 """The number of texts that are scored at a time in spare time."""
 
@@ -112,8 +115,8 @@ class EncoderRunner:
         self._api, self._model = api, model
         self._batches = {} if batches is None else batches
         self._room = _Room()
-        self._scores: dict[tuple[bool, str, str], float] = {}
-        """The scores by truncation, question and text: of texts that were found or may be."""
+        self._scores: dict[bytes, float] = {}
+        """The latest scores of texts that were found or may be, by ``_digest``."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         is_ranking = primitive.op is Op.RERANKING
@@ -161,21 +164,30 @@ class EncoderRunner:
         """Score each text once, however often and by however many searches it was found."""
         question: str = inputs["text"]
         truncate: bool = primitive.config["truncate"]
-        keys = [(truncate, question, text) for text in inputs["texts"]]
-        missing = [key for key in dict.fromkeys(keys) if key not in self._scores]
+        digests = {text: _digest(truncate, question, text) for text in inputs["texts"]}
+        found = {text: self._scores[one] for text, one in digests.items() if one in self._scores}
+        missing = [text for text in digests if text not in found]
         for start in range(0, len(missing), MAX_IN_FLIGHT):
             some = missing[start : start + MAX_IN_FLIGHT]
             async with self._room.of(len(some)):
                 scores = await self._api.rerank(
                     question,
-                    [text for _, _, text in some],
+                    some,
                     model=self._model,
                     truncate=truncate,
                     batches=self._batches.setdefault(primitive.id, EncoderBatches()),
                     **primitive.order,
                 )
-            self._scores |= zip(some, scores, strict=True)
-        return [self._scores[key] for key in keys]
+            for text, score in zip(some, scores, strict=True):
+                found[text] = self._scores[digests[text]] = score
+        while len(self._scores) > MAX_SCORES:
+            del self._scores[next(iter(self._scores))]
+        return [found[text] for text in inputs["texts"]]
+
+
+def _digest(truncate: bool, question: str, text: str) -> bytes:
+    """A digest of what a score follows from: a query need not keep the texts."""
+    return blake2b(repr((truncate, question, text)).encode(), digest_size=16).digest()
 
 
 class _Room:
