@@ -142,6 +142,20 @@ async def test_what_is_kept_gets_the_priority_of_the_others() -> None:
     assert [(one.queue, one.priority) for one in told] == [(made[0].queue, 0)]
 
 
+@pytest.mark.parametrize("num_turns", range(12))
+async def test_a_bounded_query_whose_answer_has_begun_ahead_is_answered(num_turns: int) -> None:
+    """Its answer is asked for before what runs ahead has begun, or has been refused."""
+    gate = Gate("yes")
+    asked = Query(gated(gate), {"question": "Why?"}, max_generated_tokens=100, speculate=True)
+    asked.prepare()
+    async with scripted_node(answering, page_size=4) as local:
+        running = local.launch(asked.program())
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        gate.opened.set()
+        assert await running.result() == {"answer": WORDS}
+
+
 async def test_a_budget_of_tokens_is_used_by_what_is_needed_alone() -> None:
     for kind, budget in (("yes", 100), ("no", 1)):
         gate, log = Gate(kind), StepLog()

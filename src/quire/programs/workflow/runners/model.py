@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any
 
-from quire.core.errors import EngineFault, InvalidArgument
+from quire.core.errors import EngineFault, InvalidArgument, NeverWithinQuota, QueuePoisoned
 from quire.programs.api import Model
 from quire.programs.api.grammar import json_schema
 from quire.programs.chat.answer import AnswerParser
@@ -118,18 +118,37 @@ class ModelCall:
 
     async def answer(self, config: Mapping[str, Any]) -> Generated:
         """Generate and return the whole answer."""
-        async with self._begin(config, stream=False) as generation:
-            return await generation
+
+        async def generated() -> Generated:
+            async with self._begin(config, stream=False) as generation:
+                return await generation
+
+        return await self._anew_if_refused(generated)
 
     async def told(self, config: Mapping[str, Any], output: str, watcher: Watcher) -> Generated:
         """Generate and return the whole answer; ``watcher`` receives its text as it comes."""
         is_again = self._has_begun and self.ahead is None
         text = FinalAnswerText(config["answer_after"], begins_again=is_again)
-        async with self._begin(config) as generation:
-            async for piece in generation:
-                await tell(watcher, output, text.feed(piece))
-            await tell(watcher, output, text.end())
-            return await generation
+
+        async def generated() -> Generated:
+            async with self._begin(config) as generation:
+                async for piece in generation:
+                    await tell(watcher, output, text.feed(piece))
+                await tell(watcher, output, text.end())
+                return await generation
+
+        return await self._anew_if_refused(generated)
+
+    async def _anew_if_refused(self, generated: Callable[[], Awaitable[Generated]]) -> Generated:
+        """Generate, and once more if an answer that began ahead is refused: a program whose tokens
+        are bounded generates none in spare time."""
+        began_ahead = self.ahead is not None
+        try:
+            return await generated()
+        except (NeverWithinQuota, QueuePoisoned):
+            if not began_ahead:
+                raise
+        return await generated()
 
     async def answer_ahead(self, config: Mapping[str, Any]) -> Generated:
         """Generate the whole answer ahead; ``answer`` or ``told`` then continues from it."""
@@ -261,6 +280,8 @@ class LanguageModelRunner:
             call = before.fork(primitive)
         run.held = call
         self._ahead[call] = None
+        if run.is_kept:
+            self.keep(run)
         await _extend(call, primitive, inputs)
         return {"state": call}
 

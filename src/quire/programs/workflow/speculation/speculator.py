@@ -85,7 +85,9 @@ class Speculator:
         runner = self._runner(run)
         outputs: Mapping[str, Any] | None = None
         try:
-            if isinstance(runner, AheadRunner):
+            if run.is_kept and run.primitive.op is Op.DECODING:
+                pass  # its primitive has started, and found no answer to continue from
+            elif isinstance(runner, AheadRunner):
                 outputs = await runner.run_ahead(run)
             else:
                 outputs = await runner.run(run.primitive, run.inputs)
@@ -107,6 +109,7 @@ class Speculator:
         if run is None:
             return None
         self._count(num_kept=1)
+        run.is_kept = True
         runner = self._runner(run)
         if isinstance(runner, AheadRunner):
             runner.keep(run)
