@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from programs_node import level
@@ -20,10 +20,19 @@ from quire.core.errors import (
 from quire.core.events import Called, Event
 from quire.core.ids import EngineId
 from quire.programs.search import SearchResult
-from quire.programs.workflow import App, Engine, Growth, Node, OptPass, StepLog, run_query
+from quire.programs.workflow import App, Engine, Graph, Growth, Node, OptPass, StepLog, run_query
 from quire.programs.workflow.execution.answer_text import SaidText
+from quire.programs.workflow.graphs.object_store import GraphState
+from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.query import Query
-from quire.programs.workflow.speculation import SpeculationFigures
+from quire.programs.workflow.speculation import (
+    Experience,
+    Run,
+    SpeculationFigures,
+    SpeculativeRuns,
+)
+from quire.programs.workflow.speculation.ahead import ClaimedRuns, Review
+from quire.programs.workflow.speculation.speculator import Speculator
 from quire.testing import FakeEngine, FakeTokenizer, LocalNode, ScriptedModel, fake_pool
 from quire.testing.local_node import scripted_node
 
@@ -154,6 +163,66 @@ async def test_a_bounded_query_whose_answer_has_begun_ahead_is_answered(num_turn
             await asyncio.sleep(0)
         gate.opened.set()
         assert await running.result() == {"answer": WORDS}
+
+
+class Decoding:
+    """The choice of one decode that runs ahead and is claimed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._left = [run]
+        self.outputs: list[Any] = []
+
+    def review(self) -> Review:
+        begin, self._left = self._left, []
+        return Review(begin, [])
+
+    def claim(self, primitive: Primitive) -> ClaimedRuns:
+        return ClaimedRuns(self._run, None, [])
+
+    def ended(self, run: Run, outputs: Any) -> None:
+        self.outputs.append(outputs)
+
+
+class AheadRuns:
+    """A runner that notes what runs ahead."""
+
+    def __init__(self) -> None:
+        self.begun: list[Run] = []
+
+    async def run_ahead(self, run: Run) -> dict[str, Any]:
+        self.begun.append(run)
+        return {"out": WORDS}
+
+    def keep(self, run: Run) -> None: ...
+
+    def drop(self, run: Run) -> int:
+        return 0
+
+    async def run(self, primitive: Primitive, inputs: Any) -> dict[str, Any]:
+        raise AssertionError
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_an_answer_that_is_claimed_before_it_has_begun_ahead_is_not_begun_twice(
+    has_begun: bool,
+) -> None:
+    graph = Graph.optimize(gated(Gate("yes")), {"question": "Why?"}, passes=SPECULATING)
+    primitive = next(p for p in graph.e_graph.primitives.values() if p.op is Op.DECODING)
+    runner, chosen = AheadRuns(), Decoding(Run(primitive, {}))
+    speculator = Speculator(
+        GraphState(graph.e_graph, graph.query), Experience(), {"llm": runner}, lambda one: True
+    )
+    speculator._ahead = cast(SpeculativeRuns, chosen)
+    async with asyncio.TaskGroup() as group:
+        speculator.review(group)
+        if has_begun:
+            await asyncio.sleep(0)
+        assert await speculator.claimed(primitive) is None, "the primitive tells its answer itself"
+    assert len(runner.begun) == has_begun
+    assert chosen.outputs == [{"out": WORDS} if has_begun else None]
 
 
 async def test_a_budget_of_tokens_is_used_by_what_is_needed_alone() -> None:

@@ -8,8 +8,9 @@ policy's), as decodes do for seats (``waiting.seats``). For another tenant's it 
 is behind in its share of the engine, and then still has less of memory for its weight. Neither can
 be undone by the same rule.
 
-The other family is let in at once. Until others have ended their calls, those that are let in have
-more than they may, and memory is shared out by admission and preemption, as between calls.
+The other family is let in at once. Until those that make way have ended their calls, all that are
+let in need more than memory has. Then admission decides which calls begin, and preemption which
+are interrupted, as they do without pauses.
 
 Whoever makes way has to compute its context again, so a family first stays for ``STAY_REFILLS``
 times the time in which the engine computes as much as memory holds. Even if all families take turns
@@ -77,7 +78,8 @@ class Precedence:
 
     def _precedes(self, family: FamilyWorkingSet, other: FamilyWorkingSet) -> bool:
         """Whether ``other``, which is let in, makes way for ``family``."""
-        (our_class, our_level), (their_class, their_level) = family.standing, other.standing
+        our_class, our_level = family.class_and_level
+        their_class, their_level = other.class_and_level
         if our_class != their_class:
             return our_class < their_class
         ours, others = family.tenant, other.tenant

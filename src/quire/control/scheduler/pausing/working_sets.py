@@ -17,11 +17,11 @@ from quire.control.scheduler.order.ranking import class_of, level_of
 from quire.control.scheduler.pausing.trail import Trail
 from quire.core.ids import ProgramId, TenantId
 
-Standing = tuple[int, tuple[float, float]]
-"""The class and the level of a call (``order.ranking``)."""
+ClassAndLevel = tuple[int, tuple[float, float]]
+"""Those of a call (``order.ranking``); the smaller goes first."""
 
 
-def _standing_of(call: Entry) -> Standing:
+def _class_and_level_of(call: Entry) -> ClassAndLevel:
     return class_of(call), level_of(call)
 
 
@@ -38,7 +38,7 @@ class FamilyWorkingSet:
     """
 
     __slots__ = (
-        "_last_standing",
+        "_last",
         "calls",
         "has_begun",
         "has_left",
@@ -70,7 +70,7 @@ class FamilyWorkingSet:
         self.num_blocks = 0
         self.let_in_s: float | None = None
         self.has_begun = False
-        self._last_standing: Standing | None = None
+        self._last: ClassAndLevel | None = None
         self.paused_s: float | None = None
         self.quiet_s: float | None = None
         self.hold_until_s = 0.0
@@ -79,18 +79,18 @@ class FamilyWorkingSet:
         self.is_cold = False
 
     @property
-    def standing(self) -> Standing:
-        """The standing of its first unfinished call, else of the call that ended last."""
+    def class_and_level(self) -> ClassAndLevel:
+        """Those of its first unfinished call, else of the call that ended last."""
         if self.calls:
-            return _standing_of(next(iter(self.calls)))
-        assert self._last_standing is not None, "a family has never called"
-        return self._last_standing
+            return _class_and_level_of(next(iter(self.calls)))
+        assert self._last is not None, "a family has never called"
+        return self._last
 
     def remove(self, call: Entry) -> None:
         """Remove a call that has ended."""
         del self.calls[call]
         if not self.calls:
-            self._last_standing = _standing_of(call)
+            self._last = _class_and_level_of(call)
 
     @property
     def working_set(self) -> int:
