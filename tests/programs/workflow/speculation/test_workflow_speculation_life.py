@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from programs_node import level
 from replay_node import threads_at_once
+from workflow_apps import SCHEMA
 
 from quire.core.calls import SPARE_PRIORITY, CreateQueue, SetQueuePriority
 from quire.core.errors import (
@@ -52,11 +53,8 @@ class Gate:
         return self._kind
 
 
-def gated(gate: Gate, likely: bool | None = True, max_tokens: int = 64) -> App:
-    """A model answers if a slow tool says so."""
-    app = App(
-        "gated", [Engine("llm"), Engine("tool", config={"functions": {"decide": gate.decide}})]
-    )
+def deciding(likely: bool | None) -> list[Node]:
+    """A slow tool, and whether it said yes."""
     decide = Node(
         "tool", {"question": "text"}, {"kind": "text"}, config={"function": "decide"}, name="decide"
     )
@@ -64,11 +62,21 @@ def gated(gate: Gate, likely: bool | None = True, max_tokens: int = 64) -> App:
         "condition", {"kind": "text"}, {"wanted": "boolean"},
         config={"equals": "yes", "likely": likely}, name="needs",
     )  # fmt: skip
+    decide >> needs
+    return [decide, needs]
+
+
+def gated(gate: Gate, likely: bool | None = True, max_tokens: int = 64) -> App:
+    """A model answers if a slow tool says so."""
+    app = App(
+        "gated", [Engine("llm"), Engine("tool", config={"functions": {"decide": gate.decide}})]
+    )
+    decide, needs = deciding(likely)
     answer = Node(
         "llm", {"question": "text"}, {"answer": "text"},
         config={"prompt": "{question}", "max_tokens": max_tokens}, name="answer", when="wanted",
     )  # fmt: skip
-    decide >> needs >> answer
+    needs >> answer
     app.update_template([decide, needs, answer])
     return app
 
@@ -163,6 +171,39 @@ async def test_a_bounded_query_whose_answer_has_begun_ahead_is_answered(num_turn
             await asyncio.sleep(0)
         gate.opened.set()
         assert await running.result() == {"answer": WORDS}
+
+
+def listing(gate: Gate) -> App:
+    """A model writes a list if a slow tool says so; another tool takes each element at once."""
+
+    async def shouted(items: list[str]) -> list[str]:
+        return [item.upper() for item in items]
+
+    functions = {"decide": gate.decide, "shouted": shouted}
+    plan = Node(
+        "llm", {"question": "text"}, {"items": "texts"}, "splittable",
+        {"prompt": "{question}", "schema": SCHEMA}, name="plan", when="wanted",
+    )  # fmt: skip
+    shout = Node(
+        "tool", {"items": "texts"}, {"answer": "texts"}, "batchable", {"function": "shouted"},
+        name="shout", when="wanted",
+    )  # fmt: skip
+    made = App("listing", [Engine("llm"), Engine("tool", config={"functions": functions})])
+    made.update_template([*deciding(likely=True), plan, shout])
+    return made
+
+
+@pytest.mark.parametrize("num_turns", [0, 2, 3, 10, 100])
+async def test_a_bounded_query_whose_list_has_begun_ahead_is_answered(num_turns: int) -> None:
+    gate = Gate("yes")
+    asked = Query(listing(gate), {"question": "Why?"}, max_generated_tokens=200, speculate=True)
+    asked.prepare()
+    async with scripted_node(lambda _: '["a","b","c"]<|end|>', page_size=4) as local:
+        running = local.launch(asked.program())
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        gate.opened.set()
+        assert await running.result() == {"answer": ["A", "B", "C"]}
 
 
 class Decoding:

@@ -35,6 +35,10 @@ from quire.programs.workflow.runners.calls import StreamedAnswers, part_text, te
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.speculation import Run
 
+_REFUSALS = (NeverWithinQuota, QueuePoisoned)
+"""The errors of an answer that began ahead, if tokens are bounded: that of its own command, and
+that of what stands behind it in its queue."""
+
 
 class ModelCall:
     """One call of the model: its prompt so far, and its answer as it comes."""
@@ -145,7 +149,7 @@ class ModelCall:
         began_ahead = self.ahead is not None
         try:
             return await generated()
-        except (NeverWithinQuota, QueuePoisoned):
+        except _REFUSALS:
             if not began_ahead:
                 raise
         return await generated()
@@ -175,7 +179,7 @@ class ModelCall:
         """
         try:
             await self._read_until(number, config)
-        except LOSSES:
+        except (*LOSSES, *_REFUSALS):
             self._generation = None
             raise
         found = self.elements.elements
