@@ -69,7 +69,8 @@ class ReadyCommand:
     ``arrival_s``: when it was issued.
     ``ready_s``: when it became schedulable, or was last served. ``service_tokens`` and
     ``service_s`` count what the engine has done for it so far; ``path_tokens`` and ``path_s``: its
-    program's critical path when it arrived, which it continues.
+    program's critical path when it arrived, which it continues. ``is_paused``: its program waits
+    outside until memory has room for it.
     """
 
     program: ProgramId
@@ -90,6 +91,7 @@ class ReadyCommand:
     kind: str = ""
     invocation: int = 0
     remaining_us: int = 0
+    is_paused: bool = False
     family_figures: ServiceFigures
     program_figures: ServiceFigures
     thread_figures: ServiceFigures

@@ -1,7 +1,7 @@
 import pytest
 
 from quire.control.policies.distribution import product_limit
-from quire.control.policies.promotions import MAX_STALE, Promotions, RankedCall
+from quire.control.policies.promotions import MAX_STALE, PAUSED_S, Promotions, RankedCall
 from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
 from quire.core.policy import ReadyCommand, ServiceFigures
 
@@ -68,6 +68,31 @@ def test_a_newcomer_is_due_at_once_unless_it_counts_with_the_service_of_a_call()
     promotions.watch(newcomer)
     assert promotions.take_due(5.9) == []
     assert promotions.take_due(6.0) == [newcomer]
+
+
+def test_a_call_that_waits_outside_is_promoted_when_it_has_come_in() -> None:
+    call = starving(ServiceFigures(service_s=3.0))
+    promotions = Promotions(beta=2.0, share=1.0)
+    promotions.watch(call)
+    call.command.is_paused = True
+    assert promotions.take_due(6.0) == []
+    assert promotions.take_due(6.0 + PAUSED_S) == [], "it still waits there"
+    call.command.is_paused = False
+    assert promotions.take_due(6.0 + 2 * PAUSED_S - 0.1) == [], "it is not looked at all the time"
+    assert promotions.take_due(6.0 + 2 * PAUSED_S) == [call]
+
+
+@pytest.mark.parametrize("urgent_s", [6.0, 6.0 + PAUSED_S / 2])
+def test_a_call_that_waits_outside_is_promoted_when_it_is_urgent(urgent_s: float) -> None:
+    family = ServiceFigures(service_s=3.0, deadline_s=60.0)
+    call = starving(family)
+    call.urgent_s = urgent_s
+    call.command.is_paused = True
+    promotions = Promotions(beta=2.0, share=1.0)
+    promotions.watch(call)
+    if urgent_s > 6.0:
+        assert promotions.take_due(6.0) == []
+    assert promotions.take_due(urgent_s) == [call]
 
 
 def test_calls_that_have_ended_do_not_pile_up() -> None:

@@ -252,17 +252,52 @@ def begin(made: LeastLeft, program: int, kind: str, served: int = 0) -> ReadyCom
     return command
 
 
-def test_of_an_unknown_kind_programs_are_as_long_as_another_has_been() -> None:
-    """As searches among chats: none has ended yet, but one shows that they are long."""
+def test_of_an_unknown_kind_programs_are_as_long_as_two_have_been() -> None:
+    """As searches among chats: none has ended yet, but two show that they are long."""
     made = policy()
     for number in range(MIN_ENDED_OF_KIND):
         finish(made, 100 + number, 300, kind="chat")
-    search = begin(made, 1, "search", served=6000)
+    search = begin(made, 1, "search", served=6500)
+    begin(made, 4, "search", served=6000)
     later, chat = begin(made, 2, "search"), begin(made, 3, "chat")
     assert level(made, later) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000))
     assert level(made, chat) < level(made, search) < level(made, later), "one of them gets on"
     serve(made, later, 3000, 1.0)
     assert level(made, later) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000)), "half as long so far"
+
+
+def test_where_nothing_is_known_a_program_makes_way_for_none_of_its_kind() -> None:
+    """Unless it is longer than all others: so programs of about equal length are served by age, and
+    not in turns, also before any has ended."""
+    made = policy()
+    first, second = begin(made, 1, "agent", served=3000), begin(made, 2, "agent", served=2500)
+    newcomer = begin(made, 3, "agent")
+    assert level(made, newcomer) == level(made, second) == level(made, first)
+    assert made.key(first) < made.key(second) < made.key(newcomer)
+    serve(made, first, 30_000, 1.0)
+    serve(made, newcomer, 1, 1.0)
+    assert level(made, first) > level(made, newcomer) == level(made, second)
+
+
+def test_where_nothing_is_known_a_kind_that_has_turned_out_long_makes_way() -> None:
+    made = policy()
+    begin(made, 1, "search", served=40_000)
+    begin(made, 2, "search", served=10_000)
+    search, chat = begin(made, 3, "search"), begin(made, 4, "chat", served=1000)
+    assert level(made, chat) < level(made, search)
+
+
+def test_the_second_longest_of_a_kind_is_one_of_two_lives() -> None:
+    kind = KindOfProgram()
+    first, second, third = [kind.begin(ServiceFigures()) for _ in range(3)]
+    assert kind.second_longest(first, 10.0) == 0.0
+    assert kind.second_longest(first, 20.0) == 0.0, "one alone, however often it is noted"
+    assert kind.second_longest(second, 5.0) == 5.0
+    assert kind.second_longest(third, 3.0) == 5.0
+    assert kind.second_longest(second, 30.0) == 20.0
+    assert kind.second_longest(third, 25.0) == 25.0
+    assert kind.second_longest(second, 40.0) == 25.0
+    assert kind.second_longest(first, 20.0) == 25.0
 
 
 def test_the_first_programs_of_a_kind_to_end_do_not_make_the_others_seem_short() -> None:
@@ -271,7 +306,8 @@ def test_the_first_programs_of_a_kind_to_end_do_not_make_the_others_seem_short()
         finish(made, 100 + number, 300, kind="chat")
     for number in range(MIN_ENDED_OF_KIND - 1):
         finish(made, 200 + number, 500, kind="search")
-    begin(made, 1, "search", served=6000)
+    for number in (1, 4):
+        begin(made, number, "search", served=6000)
     assert level(made, begin(made, 2, "search")) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000))
     finish(made, 300, 500, kind="search")
     assert level(made, begin(made, 3, "search")) < 1 + LEVELS_PER_OCTAVE * 10, "now it is known"
@@ -291,7 +327,8 @@ def test_where_there_is_one_kind_alone_a_long_program_says_nothing_of_the_others
     made = policy()
     for number in range(MIN_ENDED):
         finish(made, 100 + number, 300)
-    begin(made, 1, "", served=6000)
+    for number in (1, 3):
+        begin(made, number, "", served=6000)
     assert level(made, begin(made, 2, "")) < 1 + LEVELS_PER_OCTAVE * 10
 
 
@@ -325,6 +362,8 @@ def test_on_light_tails_programs_end_no_later_than_under_fcfs_and_sooner_than_un
 
 def test_a_program_that_was_idle_for_long_begins_anew() -> None:
     made = policy()
+    for number in range(MIN_ENDED_OF_KIND):
+        finish(made, 100 + number, 300)
     figures = ServiceFigures()
     first = call(1, 1, family_figures=figures)
     made.on_arrival(first, 0.0)
@@ -332,11 +371,12 @@ def test_a_program_that_was_idle_for_long_begins_anew() -> None:
     made.on_ended(first, 10.0)
     soon = call(2, 1, family_figures=figures)
     made.on_arrival(soon, 10.0 + IDLE_S)
-    assert level(made, soon) == 1 + FAR
+    assert level(made, soon) >= FAR
     made.on_ended(soon, 20.0)
-    late = call(3, 1, family_figures=figures)
+    late, other = call(3, 1, family_figures=figures), call(4, 2)
     made.on_arrival(late, 10.1 + IDLE_S)
-    assert level(made, late) == 1 + LEVELS_PER_OCTAVE * 6, "of its kind nothing is known"
+    made.on_arrival(other, 10.1 + IDLE_S)
+    assert level(made, late) == level(made, other) < FAR, "as a program that begins"
 
 
 def test_launching_others_earns_no_fresh_rank() -> None:
@@ -401,7 +441,7 @@ def test_a_promoted_call_has_a_turn_before_all_others() -> None:
     serve(made, command, TURN_TOKENS - 1, 31.0)
     assert level(made, command) == 0
     serve(made, command, 1, 32.0)
-    assert level(made, command) > level(made, new)
+    assert level(made, command) > 0
 
 
 # -- deadlines -------------------------------------------------------------------------------------

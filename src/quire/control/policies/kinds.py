@@ -46,6 +46,8 @@ class KindOfProgram:
         "_min_ended",
         "_num_learned",
         "_ranks",
+        "_second",
+        "_second_life",
         "_weight",
         "prompt_weight",
     )
@@ -55,6 +57,8 @@ class KindOfProgram:
         self._lives = Lifetimes()
         self._longest = 0.0
         self._longest_life: Lifetime | None = None
+        self._second = 0.0
+        self._second_life: Lifetime | None = None
         self._weight = PromptWeight()
         self._num_learned = 0
         self._bounds: list[float] = []
@@ -83,14 +87,18 @@ class KindOfProgram:
         if num_new * 8 >= min(lives.num_ended, MAX_ENDED):
             self._learn()
 
-    def longest_other(self, life: Lifetime, attained: float) -> float:
-        """Note that ``life`` has a progress of ``attained``, and return the most that was noted of
-        another; 0 for the longest of all, about which the others say nothing."""
-        if life is self._longest_life or attained > self._longest:
-            self._longest_life = life
+    def second_longest(self, life: Lifetime, attained: float) -> float:
+        """Note that ``life`` has a progress of ``attained``, and return the second most that was
+        noted of any life, 0 at first. One life alone may be an exception, and says nothing of the
+        others."""
+        if life is self._longest_life:
             self._longest = max(self._longest, attained)
-            return 0.0
-        return self._longest
+        elif life is self._second_life or attained > self._second:
+            self._second_life, self._second = life, max(self._second, attained)
+        if self._second > self._longest:
+            self._longest_life, self._second_life = self._second_life, self._longest_life
+            self._longest, self._second = self._second, self._longest
+        return self._second
 
     def rank(self, attained: float) -> float | None:
         """The rank of a program with a progress of ``attained``, which counts with

@@ -11,6 +11,11 @@ part up to its last promotion. A family that has had no service would be due at 
 all others whatever its rank; so a policy that ranks newcomers may have each family count with at
 least the mean service of a call.
 
+A call that waits outside because its program is paused is not promoted for its waiting: it would
+take memory from others, which compute their contexts again, for one turn. ``pausing`` bounds how
+long it waits there. It is looked at again every ``PAUSED_S`` seconds; a call that is urgent is
+promoted wherever it waits.
+
 At most ``share`` of the sequences belong to promoted calls; the others that are due wait for a
 place, the one that is due for longest first. A promoted call gives its place up when it ends or has
 had its turn in the first queue. So with P places, a call with D others due before it is promoted
@@ -28,6 +33,8 @@ from quire.core.policy import ReadyCommand
 MAX_STALE = 256
 """The number of ended calls that may be among the watched ones, beside as many as there are
 others."""
+PAUSED_S = 5.0
+"""After this time, in seconds, a call that is due and waits outside is looked at again."""
 _SMOOTHING = 0.1
 """How much a call that has ended counts for the mean service of a call."""
 
@@ -98,9 +105,12 @@ class Promotions:
         its family had no service until then."""
         if call.is_watched or (self._beta is None and call.urgent_s == inf):
             return
+        self._watch_from(self._due_s(call), call)
+
+    def _watch_from(self, at_s: float, call: RankedCall) -> None:
         call.is_watched = True
         self._num_watched += 1
-        heapq.heappush(self._watched, (self._due_s(call), self._num_watched, call))
+        heapq.heappush(self._watched, (at_s, self._num_watched, call))
 
     def had_its_turn(self, call: RankedCall) -> None:
         """Note that ``call`` has left the first queue, or has ended."""
@@ -131,11 +141,15 @@ class Promotions:
                 call.urgent_s = inf  # its deadline has passed
             if call.is_over:
                 self._num_stale -= 1
-            elif call.level and self._due_s(call) <= now_s:
+            elif not call.level:
+                continue
+            elif self._due_s(call) > now_s:  # its family was served meanwhile
+                self.watch(call)
+            elif call.command.is_paused and call.urgent_s > now_s:
+                self._watch_from(min(call.urgent_s, now_s + PAUSED_S), call)
+            else:
                 self._promote(call, now_s)
                 promoted.append(call)
-            elif call.level:  # its family was served meanwhile
-                self.watch(call)
         return promoted
 
     def _due_s(self, call: RankedCall) -> float:

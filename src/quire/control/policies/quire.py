@@ -75,23 +75,24 @@ class _Family:
         self.any_kind.end(self.life_of_any)
 
     def rank(self) -> float:
-        """Return its rank by what is known of its kind, else of all kinds, else by its service
-        alone."""
+        """Return its rank by what is known of its kind, else of all kinds, else by the service that
+        programs of its kind have had until now."""
         rank = self.kind.rank(self.life.progress(self.kind.prompt_weight))
         return self._rank_among_all() if rank is None else rank
 
     def _rank_among_all(self) -> float:
         """Return its rank among programs of all kinds. Where other kinds are known better than its
-        own, it is taken to be as long as another of its own kind has been: so programs of a kind
-        that has turned out long are equals, and neither displace short ones nor one another."""
+        own, or nothing is known of any, it is taken to be as long as two of its own kind have been:
+        so programs of a kind that has turned out long are equals, and neither displace short ones
+        nor one another."""
         attained = self.life.progress(self.any_kind.prompt_weight)
         rank = self.any_kind.rank(attained)
         if rank is None:
-            return log2(max(self.life.served, SHORTEST_TOKENS))
-        if self.kind.num_ended == self.any_kind.num_ended:
+            rank = log2(max(attained, SHORTEST_TOKENS))
+        elif self.kind.num_ended == self.any_kind.num_ended:
             return rank
-        longest = self.kind.longest_other(self.life, attained)
-        return max(rank, log2(max(longest, SHORTEST_TOKENS)))
+        length = self.kind.second_longest(self.life, attained)
+        return max(rank, log2(max(length, SHORTEST_TOKENS)))
 
 
 class _Call(RankedCall):

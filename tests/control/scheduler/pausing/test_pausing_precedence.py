@@ -11,6 +11,7 @@ from control_agents import Agents
 
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId
+from quire.core.scheduler_config import LevelsConfig
 
 PRICED = 40
 """Tokens of the elder's prompt, which take a message of 10 ms. So the engine computes what fits
@@ -114,6 +115,20 @@ def test_a_call_without_room_is_looked_at_again_when_others_have_stayed() -> Non
     agents.step()
     assert not agents.is_paused(4)
     assert {2, 3} < agents.calls.keys()
+
+
+def test_nobody_makes_way_for_one_that_has_waited_long_outside() -> None:
+    """It has waited for many times its service, but a promotion for one turn is not worth the
+    contexts of the others."""
+    agents = full(policy="quire", levels=LevelsConfig(beta=4.0, promoted_share=1.0))
+    agents.call(4, 0)
+    agents.step()
+    agents.world.harness.clock.advance(STAYED_S)
+    for agent in (2, 3):
+        agents.call(agent, 0)
+    agents.step()
+    agents.step()
+    assert agents.is_paused(4)
 
 
 def test_those_that_are_held_make_no_way() -> None:

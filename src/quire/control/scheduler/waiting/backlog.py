@@ -166,7 +166,7 @@ class Backlog:
         self.arrive(entry)
         if needs_seat(entry) and not self.seats.has_seat(entry):
             if self._gate.is_paused(entry):
-                self.paused.add(entry)
+                self._wait_outside(entry)
             elif entry not in self.seats:
                 self.seats.ask(entry)
         else:
@@ -184,11 +184,24 @@ class Backlog:
     def pause(self, entry: Entry) -> None:
         """Pause ``entry``: it asks for no seat until its program goes on."""
         self.seats.discard(entry)
+        self._wait_outside(entry)
+
+    def _wait_outside(self, entry: Entry) -> None:
         self.paused.add(entry)
+        assert entry.view is not None, "a call waits that has no rank"
+        entry.view.is_paused = True
+
+    def _come_in(self, entry: Entry) -> bool:
+        """Take ``entry`` out of those that wait outside; False if it is not among them."""
+        if not self.paused.discard(entry):
+            return False
+        assert entry.view is not None, "a call waited that has no rank"
+        entry.view.is_paused = False
+        return True
 
     def resume(self, entry: Entry) -> None:
         """Let ``entry`` ask for a seat again, as its program goes on."""
-        if self.paused.discard(entry):
+        if self._come_in(entry):
             self.seats.ask(entry)
 
     def park(self, entry: Entry) -> None:
@@ -249,7 +262,7 @@ class Backlog:
 
     def _take_out(self, entry: Entry) -> None:
         """Take ``entry`` out of where it waits; a seat stays."""
-        if self.work.discard(entry) or self.paused.discard(entry):
+        if self.work.discard(entry) or self._come_in(entry):
             return
         if self.take_claim(entry):
             return
@@ -329,6 +342,8 @@ class Backlog:
         ready = self._engine.ready
         assert all(queue in ready for queue in self._heads), "a queue without work is kept"
         assert not any(entry in self.seats for entry in self.paused)
+        assert all(entry.view is not None and entry.view.is_paused for entry in self.paused)
+        assert not any(entry.view.is_paused for entry in self.seats.members if entry.view)
         places = [*self.work, *claims, *held, *self.paused, *self.parked]
         assert len(set(places)) == len(places), "a command waits in two places"
         assert not any(entry in self.seats for entry in self.parked), "a seat is parked"
