@@ -48,8 +48,8 @@ from benchmarks.autellix.systems import ENGINE, SYSTEMS
 from benchmarks.plots import Panel, draw_lines
 from benchmarks.report import commit, emit, print_table
 
-NUM_PROGRAMS = {"sharegpt": 80, "bfcl": 200, "lats": 30, "mixed": 80}
-QUICK_NUM_PROGRAMS = {"sharegpt": 40, "bfcl": 80, "lats": 8, "mixed": 20}
+NUM_PROGRAMS = {"sharegpt": 80, "bfcl": 200, "lats": 30, "mixed": 80, "agents": 80}
+QUICK_NUM_PROGRAMS = {"sharegpt": 40, "bfcl": 80, "lats": 8, "mixed": 20, "agents": 40}
 LOADS = (0.6, 0.9, 1.2, 1.6, 2.2, 4.0)
 QUICK_LOADS = (0.9, 2.2)
 QUICK_SYSTEMS = ("fcfs", "mlfq", "atlas", "quire")
