@@ -18,6 +18,7 @@ from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageTree
 from quire.cluster.nodes.record_reader import message_of
 from quire.cluster.nodes.watch import NodeWatch, WatchTimes
+from quire.cluster.passing.program_moves import ProgramMoves, ProgramsLeft
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.requests.locating import Locator
 from quire.core.errors import EngineFault
@@ -80,14 +81,56 @@ async def test_records_are_asked_for_again() -> None:
 
 @bodies
 def test_a_refusal_is_told_as_far_as_it_can_be_read(body: bytes) -> None:
-    async def nowhere(*_: object) -> bool:
-        return False
-
     node = RoutedNode(read_address("http://127.0.0.1:1"))
     engine = NodeEngine(node, ClusterKey("key"), lambda: None, PageTree(), nowhere)
     refusal = engine._refusal("/v1/microserving/pin", 500, body)
     assert refusal.message.startswith("/v1/microserving/pin at 127.0.0.1:1 (500): {")
     assert message_of(body).startswith("{")
+
+
+@bodies
+async def test_a_background_response_that_cannot_be_read_is_passed_on(body: bytes) -> None:
+    streamed = b"data: " + body + b"\n\ndata: [DONE]\n\n"
+    async with world(1) as w:
+        for told in (Said(200, body), Said(200, streamed, kind="text/event-stream")):
+            w.nodes[0].refusal = told
+            asked = {"input": "Hi", "background": True, "stream": told.body is streamed}
+            answer = await w.http.post("/v1/responses", json=asked)
+            assert (answer.status_code, answer.content) == (200, told.body)
+        assert not w.router.background._begun
+        w.nodes[0].refusal = Said(200, b'{"id": "resp_1", "status": "queued"}')
+        await w.http.post("/v1/responses", json={"input": "Hi", "background": True})
+        w.nodes[0].refusal = Said(200, body)
+        assert (await w.http.get("/v1/responses/resp_1")).content == body
+        assert list(w.router.background._begun) == ["resp_1"], "its end is not known"
+
+
+@bodies
+async def test_programs_that_cannot_be_read_stay(body: bytes) -> None:
+    listed = b'{"data": [{"id": "p", "state": "running", "object": "program", "parent": ""}]}'
+    texts, records = Said(200, body), Said(409, body)
+
+    async def answer(asked: Asked) -> Said:
+        if asked.path == "/v1/programs":
+            return Said(200, listed if is_listed else body)
+        return texts if asked.path.endswith("/texts") else records
+
+    async with world(2) as w, HttpPeer(answer) as peer:
+        node = RoutedNode(read_address(peer.url))
+        node.liveness.answered(is_ready=True)
+        engine = NodeEngine(node, ClusterKey("key"), lambda: None, PageTree(), nowhere)
+        moves = ProgramMoves(w.router.fleet, ClusterKey("key"), Locator(lambda: []))
+        is_listed = False
+        assert await moves.empty(engine) == ProgramsLeft()
+        is_listed = True
+        left = await moves.empty(engine)
+        assert left.stay.keys() == {"p"}
+        assert left.stay["p"].startswith("{"), "as far as it can be read"
+        node.pool.close()
+
+
+async def nowhere(*_: object) -> bool:
+    return False
 
 
 @bodies
