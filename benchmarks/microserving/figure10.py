@@ -61,7 +61,14 @@ def main() -> None:
         for name in ("1P1D", "1P1D-balance 0.2", "1P2D", "quire")
     }
     print_table("Lengths of ShareGPT", rows)
-    emit("microserving/figure10", arguments.out, results=rows, every=every, over_dp=ratios)
+    emit(
+        "microserving/figure10",
+        arguments.out,
+        chunk_steps=arguments.chunk_steps,
+        results=rows,
+        every=every,
+        over_dp=ratios,
+    )
     draw_lines(
         arguments.out / "microserving-figure10.png",
         "Fig. 10: 200 tokens in, 260 out, in virtual time",

@@ -73,7 +73,14 @@ def main() -> None:
         for name in RATIOS_OF
     }
     print_table("Prompts of 3000 tokens, answers of 100", rows)
-    emit("microserving/figure11", arguments.out, results=rows, every=every, ratios=ratios)
+    emit(
+        "microserving/figure11",
+        arguments.out,
+        chunk_steps=arguments.chunk_steps,
+        results=rows,
+        every=every,
+        ratios=ratios,
+    )
     draw_lines(
         arguments.out / "microserving-figure11.png",
         "Fig. 11: 3000 tokens in, 100 out, two engines in virtual time",

@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from benchmarks.microserving.stated import CALL_S, WHOLE, Prefill, a100, link
+from benchmarks.microserving.stated import CALL_S, CHUNKED, WHOLE, Prefill, a100, link
 from benchmarks.options import plain_parser
 from benchmarks.plots import Panel
 from quire.cluster.routing.strategy import StrategySource
@@ -42,6 +42,13 @@ def options(
     if contenders:
         names = [one.name for one in contenders]
         made.add_argument("--only", nargs="+", choices=names, default=names, metavar="CONTENDER")
+        made.add_argument(
+            "--chunk-steps",
+            type=float,
+            default=CHUNKED.chunk_steps,
+            help="of chunked engines: the time of a chunk beside decodes, in steps "
+            "(default: %(default)s)",
+        )
     made.add_argument(
         "--requests", type=int, help=f"of each point (default: {NUM_REQUESTS}; P99 needs many)"
     )
@@ -59,7 +66,12 @@ def num_requests_of(arguments: argparse.Namespace) -> int:
 
 
 def chosen(contenders: Sequence[Contender], arguments: argparse.Namespace) -> list[Contender]:
-    return [one for one in contenders if one.name in arguments.only]
+    chunked = replace(CHUNKED, chunk_steps=arguments.chunk_steps)
+    return [
+        replace(one, prefill=chunked) if one.prefill is CHUNKED else one
+        for one in contenders
+        if one.name in arguments.only
+    ]
 
 
 def curves(

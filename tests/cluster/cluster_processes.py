@@ -27,6 +27,9 @@ from quire.testing import Relay
 PATIENCE_S = 300.0
 """Bounds of waiting on a machine that is busy with other things; no measure of anything."""
 
+ASK_S = 30.0
+"""Bounds one question to a process that may be stopped, or not listening yet."""
+
 _POLL_S = 0.1
 MODEL = "quire-mini"
 ROUND_HEADER = "x-fault-round"
@@ -123,6 +126,8 @@ class QuireProcess:
         self._arguments = arguments
         self._prefix = prefix
         self._process: Popen[bytes] | None = None
+        self._last_said = "it was not asked"
+        """What came of the last question whether it is ready."""
 
     @property
     def url(self) -> str:
@@ -140,18 +145,30 @@ class QuireProcess:
             )  # fmt: skip
 
     async def ready(self) -> None:
-        """When it takes work."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, verify=False) as http:
-            await until(lambda: self._is_ready(http), f"{self.name} is not ready")
+        """When it takes work. One question that is not answered is asked again."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=ASK_S, verify=False) as http:
+            try:
+                await until(lambda: self._is_ready(http), "")
+            except TimeoutError as exc:
+                raise AssertionError(
+                    f"{self.name} is not ready after {PATIENCE_S:g} s, with a load of "
+                    f"{os.getloadavg()[0]:.0f}: {self._last_said}; {self._tail()}"
+                ) from exc
 
     async def _is_ready(self, http: httpx.AsyncClient) -> bool:
         process = self._process
         assert process is not None
-        assert process.poll() is None, f"{self.name} has ended: {self.log.read_text()[-2000:]}"
+        assert process.poll() is None, f"{self.name} has ended: {self._tail()}"
         try:
-            return (await http.get("/ready")).status_code == 200
-        except httpx.TransportError:
+            answer = await http.get("/ready")
+        except httpx.TransportError as exc:
+            self._last_said = repr(exc)
             return False
+        self._last_said = f"/ready is {answer.status_code}: {answer.text[:500]}"
+        return answer.status_code == 200
+
+    def _tail(self) -> str:
+        return self.log.read_text()[-2000:]
 
     def family(self) -> list[int]:
         """It and the processes that it has started."""

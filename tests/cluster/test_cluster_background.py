@@ -10,7 +10,7 @@ import httpx
 import pytest
 from linked_nodes import LinkedWorld, linked
 from real_nodes import MODEL, RealNode, real_nodes
-from router_world import World
+from router_world import ADMIN_HEADERS, World
 
 NUM_TOKENS = 12
 
@@ -89,6 +89,35 @@ async def test_one_that_no_node_takes_now_is_queued(nodes: list[RealNode]) -> No
                 await asyncio.sleep(0.01)
         assert (await ended(c.w, id))[0]["status"] == "incomplete"
         await c.find_again(at)
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_one_whose_node_is_removed_begins_again_or_has_failed(
+    nodes: list[RealNode], resumes: bool
+) -> None:
+    async with linked(nodes) as c:
+        if not resumes:
+            c.w.router.background._cluster_key = None
+        answer = await created(c.w)
+        at, id = answer.headers["x-quire-node"], answer.json()["id"]
+        kept = [f"{one.name}={one.address.url}" for one in c.w.router.nodes if one.name != at]
+        said = await c.w.http.put("/router/nodes", json={"nodes": kept}, headers=ADMIN_HEADERS)
+        assert said.status_code == 200, said.text
+        found, node = await ended(c.w, id)
+        (url,) = (one.peer.url for one in nodes if one.name == at)
+        async with httpx.AsyncClient(base_url=url) as direct:
+            if resumes:
+                assert (found["id"], found["status"]) == (id, "incomplete"), "it has its tokens"
+                assert node not in ("", at)
+                while True:
+                    if (await direct.get(f"/v1/responses/{id}")).status_code == 404:
+                        break
+                    await asyncio.sleep(0.01)
+                assert not c.w.router.background._left
+            else:
+                assert found["status"] == "failed"
+                assert f"its node {at} was removed from the router" in found["error"]["message"]
+                assert (await direct.delete(f"/v1/responses/{id}")).status_code == 200
 
 
 @pytest.mark.parametrize("deletes", [True, False])

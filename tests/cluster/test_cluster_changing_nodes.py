@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 from router_world import ADMIN_HEADERS, World, num_told, text_of, until, world
 from stand_in_node import StandInNode, continuation
 
+from quire.cluster.metrics import RouterMetrics
 from quire.cluster.nodes.watch import WatchTimes
 
 PROMPT = "Once upon a time"
@@ -67,6 +70,38 @@ async def test_new_nodes_get_work_and_others_none() -> None:
         ]
         assert 'quire_router_node_ready{node="node-2"} 1.0' in (await w.http.get("/metrics")).text
         assert "node-0" not in (await w.http.get("/metrics")).text.partition("requests_total")[0]
+
+
+async def test_a_node_that_has_left_has_no_series() -> None:
+    async with world(2) as w:
+        found = {(await w.complete()).headers["x-quire-node"] for _ in range(4)}
+        assert found == {"node-0", "node-1"}
+        assert (
+            await w.http.get("/v1/files/none", headers={"x-quire-node": "x"})
+        ).status_code == 404
+        counts = 'quire_router_requests_total{node="node-0",outcome="finished"} 2.0'
+        assert counts in (await w.http.get("/metrics")).text
+        await put(w, w.nodes[1:])
+        after = (await w.http.get("/metrics")).text
+        assert "node-0" not in after
+        assert counts.replace("node-0", "node-1") in after
+        assert 'quire_router_requests_total{node="",outcome="failed"} 1.0' in after
+
+
+async def test_nor_is_anything_kept_of_it_while_nobody_reads_the_series() -> None:
+    fleet = SimpleNamespace(engines=[], leaving=[])
+    metrics = RouterMetrics(fleet, cast(Any, None), cast(Any, None))  # type: ignore[arg-type]
+    for number in range(100):
+        name = f"node-{number}"
+        fleet.engines = [SimpleNamespace(name=name)]
+        metrics.began(name, 0.1)
+        metrics.ended(name, "finished")
+        fleet.engines, fleet.leaving = [], [SimpleNamespace(name=name)]
+        metrics.ended(name, "aborted")
+        fleet.leaving = []
+    assert metrics._shown == {"node-99"}
+    assert {labels[0] for labels in metrics._requests._metrics} == {"node-99"}
+    assert {labels[0] for labels in metrics._first._metrics} == {"node-99"}
 
 
 async def test_a_stream_at_a_node_that_leaves_goes_on_to_its_end() -> None:

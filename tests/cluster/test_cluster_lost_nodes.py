@@ -70,6 +70,45 @@ async def test_a_full_node_leaves_the_request_to_others() -> None:
         assert answer.json()["error"]["message"] == "full"
 
 
+@pytest.mark.parametrize("headers", [{}, {"x-session-id": "mine"}])
+async def test_a_request_that_has_lost_a_node_leaves_a_full_one_too(
+    headers: dict[str, str],
+) -> None:
+    async with world(3) as w:
+        await w.nodes[0].peer.die()
+        w.nodes[1].refusal = refused(503, "capacity", "full")
+        for stream in (True, False, True, False, True, False):
+            answer = await w.complete(stream=stream, headers=headers)
+            assert text_of(answer) == continuation("Hi", 4)
+
+
+async def test_a_session_waits_at_a_node_that_loads_its_engine_if_the_others_are_full() -> None:
+    async with world(2) as w:
+        w.nodes[0].lose_engine()
+        await w.probe()
+        w.nodes[1].refusal = refused(503, "capacity", "full")
+        answer = asyncio.create_task(w.complete(headers={"x-session-id": "mine"}))
+        waiting = asyncio.create_task(w.nodes[0].has_been_asked.wait())
+        await asyncio.wait({answer, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert not answer.done(), (await answer).text
+        w.nodes[0].load_engine()
+        assert (await answer).headers["x-quire-node"] == "node-0"
+
+
+async def test_a_request_whose_calls_are_refused_goes_whole_to_who_takes_it() -> None:
+    for call in ("remote_send", "/tokenize"):
+        async with world(3, "disaggregated") as w:
+            if call == "remote_send":
+                w.nodes[0].call_refusals[call] = refused(503, "draining", "it ends")
+                answer = await w.complete()
+            else:
+                w.nodes[0].refusal = refused(503, "draining", "it ends")
+                messages = [{"role": "user", "content": "Hi"}]
+                answer = await w.http.post("/v1/chat/completions", json={"messages": messages})
+            assert answer.status_code == 200, (call, answer.text)
+            assert answer.headers["x-quire-node"] != "node-0"
+
+
 async def test_a_client_error_is_not_tried_elsewhere() -> None:
     async with world(2) as w:
         w.nodes[0].refusal = w.nodes[1].refusal = refused(400, "invalid_argument", "no")

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from http_peer import refused
 from router_world import World, text_of, until, world
 from stand_in_node import MODEL, continuation
 
@@ -81,6 +82,19 @@ async def test_they_go_to_the_first_node_that_has_its_engine_again() -> None:
         w.nodes[1].load_engine()
         await w.probe()
         assert (await answer).headers["x-quire-node"] == "node-1"
+
+
+@pytest.mark.parametrize("asked", [COMPLETION, STREAM, CHAT])
+async def test_they_come_back_if_the_other_node_is_full(asked: Asked) -> None:
+    async with world(2) as w, waiting_at_first(w, asked) as answer:
+        w.nodes[0].has_been_asked.clear()
+        w.nodes[1].refusal = refused(503, "capacity", "full")
+        await w.probe()
+        back = asyncio.create_task(w.nodes[0].has_been_asked.wait())
+        await asyncio.wait({answer, back}, return_when=asyncio.FIRST_COMPLETED)
+        assert back.done(), (await answer).text
+        w.nodes[0].load_engine()
+        assert (await answer).headers["x-quire-node"] == "node-0"
 
 
 async def test_what_may_have_changed_something_at_the_node_stays() -> None:

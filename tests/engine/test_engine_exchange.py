@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine_checkpoints import MODELS, VOCAB_SIZE
-from engine_driver import Driver, Row, i32
-from numpy.typing import NDArray
+from engine_checkpoints import MODELS
+from engine_driver import Driver, i32
+from exchange_peer import KEY, PATIENCE_S, PROMPT, Peer
 
 from quire.core.batch import CloseReceives, OpenReceive, SendSlots
 from quire.core.batch_result import EngineReport
@@ -29,72 +28,11 @@ from quire.engine.kv_cache.token_form import TokenForm
 from quire.exchange import InProcessExchange, TcpTransport
 
 MakeDriver = Callable[..., Driver]
-MakePeer = Callable[..., "Peer"]
-
-PATIENCE_S = 60.0
-KEY = b"0123456789abcdef"
-PROMPT = np.random.default_rng(5).integers(3, VOCAB_SIZE, 41).tolist()
-NEXT = [17, 4, 9]
+MakePeer = Callable[..., Peer]
 
 needs_kernel = pytest.mark.skipif(
     kernel_report().chosen is None, reason="the CPU kernel cannot run here"
 )
-
-
-class Peer(Driver):
-    """An engine that exchanges, and its blocks of table 0."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
-        engine.wake_by(lambda: self._rings.put(None))
-        order = np.random.default_rng(self.page_size).permutation(self.num_pages(64))
-        self.blocks = order.tolist()
-
-    def slots(self, tokens: Sequence[int]) -> list[int]:
-        return self.flat(self.blocks, tokens)
-
-    def report(self) -> EngineReport:
-        """The engine's next report; waits for it."""
-        while (report := self.engine.transfer()) is None:
-            self._rings.get(timeout=PATIENCE_S)
-        return report
-
-    def has_report(self) -> bool:
-        return self.engine.transfer() is not None
-
-    def open_receive(self, tokens: Sequence[int], lease: int = 1) -> OpenReceive:
-        return OpenReceive(lease=lease, key=KEY, slots=i32(self.slots(tokens)))
-
-    def send_to(
-        self, other: Peer, tokens: Sequence[int], *, first: int = 0, **to: Any
-    ) -> SendSlots:
-        settings = {"address": other.info.data_address, "lease": 1, "key": KEY, "first": first}
-        target = SendTarget(**{**settings, **to})
-        return SendSlots(send=9, slots=i32(self.slots(tokens)), target=target)
-
-    def prompt(self, tokens: Sequence[int], *operations: Any) -> NDArray[np.float64]:
-        """Run ``PROMPT[tokens]`` behind what is there; log probabilities after each."""
-        table = self.write_table(0, self.blocks, range(tokens[0]))
-        row = Row([PROMPT[i] for i in tokens], 0, tokens, self.slots(tokens))
-        return self.logprobs([row], [table, *operations])
-
-    def go_on(self, num_tokens: int = len(PROMPT)) -> NDArray[np.float64]:
-        """Log probabilities after ``NEXT`` behind the first tokens of the prompt."""
-        table = self.write_table(0, self.blocks, range(num_tokens))
-        positions = range(num_tokens, num_tokens + len(NEXT))
-        return self.logprobs([Row(NEXT, 0, positions)], [table])
-
-    def move(self, other: Peer, tokens: Sequence[int] = range(len(PROMPT))) -> None:
-        """Send these tokens of table 0 to the same ones of ``other``."""
-        other.good(operations=[other.open_receive(tokens)])
-        self.good(operations=[self.send_to(other, tokens)])
-        received, sent = other.report(), self.report()
-        assert isinstance(received, ReceiveEnded)
-        assert isinstance(sent, SendEnded)
-        assert (received.error, sent.error) == (None, None)
-        assert received.num_bytes == sent.num_bytes > 0
-        assert (received.lease, received.num_tokens, sent.send) == (1, len(tokens), 9)
 
 
 @pytest.fixture

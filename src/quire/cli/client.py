@@ -79,9 +79,9 @@ class NodeClient:
         sandboxes = health.get("sandbox", {}).values() if isinstance(health, dict) else ()
         return next((one["detail"] for one in sandboxes if one["state"] == "starting"), "")
 
-    def programs(self) -> list[dict[str, Any]]:
+    def programs(self, timeout: httpx.Timeout = TIMEOUT) -> list[dict[str, Any]]:
         """Return the programs of this caller, sessions included."""
-        return list(self._call("GET", "/v1/programs")["data"])
+        return list(self._call("GET", "/v1/programs", timeout=timeout)["data"])
 
     def changes(self, since: str) -> dict[str, Any]:
         """Return what has changed of the process table since ``since``, the ``next`` of an earlier

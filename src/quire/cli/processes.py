@@ -6,13 +6,18 @@ import asyncio
 import json
 import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, NoReturn
 
+import httpx
 import typer
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from quire.cli.client import NodeClient
+from quire.cli.client import AGAIN_TIMEOUT, NodeClient
 from quire.cli.console import (
     escaped,
     messages,
@@ -26,7 +31,8 @@ from quire.cli.process_table import ShownState, chosen, process_table
 from quire.cli.programs.conversation import Show, converse, read_lines
 from quire.cli.programs.end import status_of_end
 from quire.client.attachment import Attachment
-from quire.core.errors import InvalidArgument
+from quire.client.wire import TIMEOUT
+from quire.core.errors import InvalidArgument, QuireError
 
 _LONG_WIDTH = 160
 _WATCH_S = 2.0
@@ -66,26 +72,39 @@ def ps(
     console = output()
     with NodeClient(url, api_key) as node:
 
-        def listed() -> list[dict[str, Any]]:
-            return chosen(node.programs(), state, name)
+        def listed(timeout: httpx.Timeout = TIMEOUT) -> list[dict[str, Any]]:
+            return chosen(node.programs(timeout), state, name)
 
         if as_json:
             console.print(escaped(json.dumps(listed(), indent=2, ensure_ascii=False)))
             return
 
-        def rows() -> Table:
+        def rows(timeout: httpx.Timeout = TIMEOUT) -> Table:
             width = console.width if console.is_terminal and not long else None
-            return process_table(listed(), time.time(), long=long, width=width)
+            return process_table(listed(timeout), time.time(), long=long, width=width)
 
-        if watch:
-            with Live(console=output(_LONG_WIDTH if long else None), auto_refresh=False) as again:
-                while True:
-                    again.update(rows(), refresh=True)
-                    time.sleep(_WATCH_S)
         all_rows = rows()
+        if watch:
+            _watch(all_rows, partial(rows, AGAIN_TIMEOUT), output(_LONG_WIDTH if long else None))
         if long or not console.is_terminal:
             console.width = max(console.width, natural_width(all_rows))
         console.print(all_rows)
+
+
+def _watch(first: Table, again: Callable[[], Table], console: Console) -> NoReturn:
+    """Show ``first``, then what ``again`` returns. While the node does not answer, the table stays
+    with the reason below it: a node that is started again is then followed."""
+    rows: Table = first
+    seen: RenderableType = first
+    with Live(console=console, auto_refresh=False) as screen:
+        while True:
+            screen.update(seen, refresh=True)
+            time.sleep(_WATCH_S)
+            try:
+                seen = rows = again()
+            except QuireError as error:
+                why = escaped(" ".join(error.message.split()))
+                seen = Group(rows, Text(f"what is shown is old: {why}", style="red"))
 
 
 def attach(

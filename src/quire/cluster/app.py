@@ -62,7 +62,9 @@ class Router:
         self.rescue = ProgramRescue(
             lambda: self.fleet.engines, ClusterKey(config.cluster_key), self._locator
         )
-        self.fleet = Fleet(config.nodes, self._member, self.pages)
+        self.fleet = Fleet(
+            config.nodes, self._member, self.pages, lambda node: self.background.removed(node)
+        )
         self.strategy = RunningStrategy(strategy, try_apart=try_apart)
         self.metrics = RouterMetrics(self.fleet, self.strategy, self.rescue)
         self.moves = AnswerMoves(self.fleet, self.metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,13 +14,19 @@ from quire.cluster.passing.continuations import Cause, Outcome
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.routing.running import RunningStrategy
 
+_OUTCOMES = ("finished", "failed", "aborted")
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class RouterMetrics:
-    """The registry of one router. Implements ``ContinuationWatcher``."""
+    """The registry of one router. Implements ``ContinuationWatcher``. A node that has left the
+    router for good has no series."""
 
     def __init__(self, fleet: Fleet, strategy: RunningStrategy, rescue: ProgramRescue) -> None:
+        self._fleet = fleet
+        self._shown: set[str] = set()
+        """The names of the nodes that have series."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "quire_router_requests",
@@ -64,9 +71,11 @@ class RouterMetrics:
         self._registry.register(_ProgramCollector(rescue))
 
     def began(self, node: str, elapsed_s: float) -> None:
+        self._note(node)
         self._first.labels(node).observe(elapsed_s)
 
     def ended(self, node: str, outcome: str) -> None:
+        self._note(node)
         self._requests.labels(node, outcome).inc()
 
     def observe_refusal(self, status: int, code: str | None) -> None:
@@ -82,7 +91,26 @@ class RouterMetrics:
 
     def exposition(self) -> bytes:
         """Return all series in Prometheus' text format."""
+        self._drop_gone()
         return generate_latest(self._registry)
+
+    def _note(self, node: str) -> None:
+        """Note that ``node`` has series. Nodes come and go while nobody reads them."""
+        if node not in self._shown:
+            self._drop_gone()
+            self._shown.add(node)
+
+    def _drop_gone(self) -> None:
+        """Drop the series of nodes that are neither in force nor leaving. The empty name is that
+        of requests that no node has answered."""
+        known = {engine.name for engine in (*self._fleet.engines, *self._fleet.leaving)}
+        for node in self._shown - known - {""}:
+            self._shown.discard(node)
+            with suppress(KeyError):
+                self._first.remove(node)
+            for outcome in _OUTCOMES:
+                with suppress(KeyError):
+                    self._requests.remove(node, outcome)
 
 
 class _NodeCollector(Collector):

@@ -56,7 +56,7 @@ class DiskTransfers:
         """
         if not config.disk_cache_bytes or config.disk_cache_dir is None:
             return None
-        # a group of ranks, whose pools have no token form, is never configured with a disk
+        # a group of ranks, whose pools do not read host blocks, is never configured with a disk
         records = BlockRecords(cast(TieredPool, pool))
         num_blocks = config.disk_cache_bytes // records.num_bytes
         if not num_blocks:

@@ -38,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its weights loaded, and its identity. ``vision``: the tower and image
-    preprocessing of a model that takes images."""
+    """A model with its weights loaded, and its identity. ``config`` is that of this rank's part,
+    ``num_kv_heads`` counts those of all ranks. ``vision``: the tower and image preprocessing of a
+    model that takes images."""
 
     model: CausalLM
     config: DecoderConfig
@@ -49,6 +50,7 @@ class LoadedModel:
     content: str
     num_parameters: int
     max_model_len: int
+    num_kv_heads: int
     adapters: AdapterBank | None = None
     vision: tuple[VisionTower, ImageProcessorConfig] | None = None
 
@@ -82,12 +84,22 @@ def load_model(
     mine = module_shapes(model)
     adapters = [local_adapter(one, whole.modules, mine, shape, shard) for one in whole.adapters]
     bank = attach_adapters(adapters, model, device, dtype)
-    max_model_len = whole.max_model_len
+    max_model_len, num_kv_heads = whole.max_model_len, shape.attention.num_kv_heads
     if ranks is not None:
         model = ShardedDecoder(model, shape, ranks)
         shape = replace(local, vocab_size=shape.vocab_size)
     return LoadedModel(
-        model, shape, family, device, dtype, content, num_parameters, max_model_len, bank, vision
+        model,
+        shape,
+        family,
+        device,
+        dtype,
+        content,
+        num_parameters,
+        max_model_len,
+        num_kv_heads,
+        bank,
+        vision,
     )
 
 

@@ -116,9 +116,11 @@ def test_ranks_end_with_their_engine_however_it_ends(owners: list[Owner]) -> Non
 def test_a_rank_whose_engine_ended_before_it_had_started_ends() -> None:
     """The signal for the end of a parent is not sent to who asks for it afterwards."""
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        arguments = [str(theirs.fileno()), "1", "2", str(os.getppid())]
-        rank = subprocess.Popen([*COMMAND, *arguments], pass_fds=(theirs.fileno(),))
+    our_tokens, their_tokens = socket.socketpair()
+    with ours, theirs, our_tokens, their_tokens:
+        numbers = theirs.fileno(), their_tokens.fileno()
+        arguments = map(str, (*numbers, 1, 2, os.getppid()))
+        rank = subprocess.Popen([*COMMAND, *arguments], pass_fds=numbers)
         assert rank.wait(120) == 0
 
 

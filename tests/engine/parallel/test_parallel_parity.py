@@ -12,17 +12,14 @@ from engine_checkpoints import MODELS
 from parallel_engines import tiny
 from transformers import PreTrainedModel
 
-from quire.core.batch import Batch, OpenReceive
 from quire.core.config import AdapterConfig, EngineConfig
 from quire.core.decoding import StopSpec
 from quire.core.engine_info import PoolSpec
 from quire.core.errors import ConfigError
-from quire.core.exchange import ReceiveEnded
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.engine.engine import Engine
 from quire.engine.parallel.group import RankGroup
 from quire.engine.tokenizer import load_tokenizer
-from quire.exchange import InProcessExchange
 from quire.testing.conformance.engine_driver import EngineDriver
 from quire.testing.conformance.engine_forward import EngineForwardSuite
 from quire.testing.conformance.engine_memory import EngineMemorySuite
@@ -93,22 +90,6 @@ def test_the_engine_describes_itself(checkpoint: Checkpoint, ranks: RankGroup) -
     group, whole = two.info.pool.groups[0], one.info.pool.groups[0]
     assert group.bytes_per_block * 2 == whole.bytes_per_block
     assert two.info.extra["tensor_parallel"] == 2
-
-
-def test_a_group_exchanges_nothing_and_says_so(
-    checkpoint: Checkpoint, ranks: RankGroup, caplog: pytest.LogCaptureFixture
-) -> None:
-    exchange = InProcessExchange()
-    engine = Engine(tiny(str(checkpoint("llama"))), ranks=ranks, transport=exchange.join())
-    assert engine.info.data_address == ""
-    assert "each with a part of K and V" in caplog.text
-    slots = np.arange(2, dtype=np.int32)
-    engine.execute(Batch(serial=0, operations=[OpenReceive(lease=1, key=bytes(16), slots=slots)]))
-    ended = engine.transfer()
-    assert isinstance(ended, ReceiveEnded)
-    assert ended.error is not None
-    assert "2 ranks" in ended.error.message
-    engine.close()
 
 
 def test_a_refused_model_leaves_the_ranks_for_another(

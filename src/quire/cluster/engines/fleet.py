@@ -45,9 +45,17 @@ Join = Callable[[NodeAddress], Member]
 
 class Fleet:
     """The members that are in force or leaving. ``join`` makes a member; no node is asked before
-    ``running``. ``tree`` receives the members' feeds. Belongs to one loop."""
+    ``running``. ``tree`` receives the members' feeds. ``on_removed`` is called with a node as soon
+    as it is no longer in force. Belongs to one loop."""
 
-    def __init__(self, addresses: Iterable[NodeAddress], join: Join, tree: PageTree) -> None:
+    def __init__(
+        self,
+        addresses: Iterable[NodeAddress],
+        join: Join,
+        tree: PageTree,
+        on_removed: Callable[[RoutedNode], object] = lambda node: None,
+    ) -> None:
+        self._on_removed = on_removed
         self._join = join
         self._tree = tree
         self._members = {address.name: join(address) for address in addresses}
@@ -144,6 +152,7 @@ class Fleet:
             member.feeding.cancel()
             member.feeding = None
         self._tree.forget(member.node.name)
+        self._on_removed(member.node)
         if member.node.num_outstanding:
             self._leaving.add(member)
             member.leaving = asyncio.create_task(self._leave(member))

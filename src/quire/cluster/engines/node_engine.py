@@ -261,6 +261,7 @@ class NodeEngine(EngineFigures):
             if may_repeat and request.is_generation
             else nullcontext()
         )
+        request.work.left.discard(self.name)
         node.began()
         try:
             async with waiting:
@@ -284,6 +285,11 @@ class NodeEngine(EngineFigures):
         answer = NodeAnswer(self.name, head, exchange, self._answered)
         request.work.answers.append(answer)
         return answer
+
+    def may_be_waited_for_again(self, request: Request) -> bool:
+        """Return whether ``request`` has waited here until the engine is loaded again, left for
+        others, and may come back."""
+        return self.name in request.work.left and not self._node.is_draining
 
     def lost(self, request: Request) -> None:
         """Note that ``request`` has lost the node before anything of its answer was delivered."""
@@ -320,6 +326,8 @@ class NodeEngine(EngineFigures):
             refusal = self._refusal(path, status, answer)
             if isinstance(refusal, EngineLost):  # the node lives, and starts its engine again
                 self.lost(request)
+            if status == HTTPStatus.SERVICE_UNAVAILABLE:
+                request.work.full.add(self.name)
             raise refusal
         try:
             return msgspec.json.decode(answer, type=kind)

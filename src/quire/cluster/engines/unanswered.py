@@ -43,8 +43,10 @@ class UnansweredRequests:
             ) from exc
 
     def let_go(self, may_leave: Callable[[Request], bool]) -> None:
-        """End the wait of each request that ``may_leave``."""
+        """End the wait of each request that ``may_leave``. It may come back if others take it
+        neither."""
         for limit, request in list(self._waiting.items()):
             if may_leave(request):
                 del self._waiting[limit]
+                request.work.left.add(self._engine)
                 limit.reschedule(0.0)

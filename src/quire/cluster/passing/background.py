@@ -25,7 +25,7 @@ from quire.cluster.passing.opened import OpenedAnswer, open_answer
 from quire.cluster.passing.retelling import begun_again
 from quire.cluster.requests.places import HoldingNode, place_of
 from quire.cluster.requests.request import RawHeaders, Request
-from quire.core.errors import CapacityError, EngineLost, QuireError
+from quire.core.errors import UNREADABLE, CapacityError, EngineLost, QuireError
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +128,8 @@ class BackgroundResponses:
         """Note that the state of ``node`` has changed."""
         if node.liveness.is_gone:
             for begun in self._begun.values():
-                if begun.node == node.name and not begun.is_lost and begun.failure is None:
-                    self._lose(begun, node)
+                if self._is_at(begun, node):
+                    self._lose(begun, node, "was lost")
         elif node.liveness.is_alive:
             for begun in self._left.pop(node.name, ()):
                 self._do(self._end_at(node, begun))
@@ -137,13 +137,24 @@ class BackgroundResponses:
                 if begun.is_lost and begun.failure is None:
                     self._begin(begun)
 
+    def removed(self, node: RoutedNode) -> None:
+        """Note that the router has ``node`` no more; it may still run."""
+        for begun in self._begun.values():
+            if self._is_at(begun, node):
+                self._lose(begun, node, "was removed from the router")
+        for begun in self._left.pop(node.name, ()):
+            self._do(self._end_at(node, begun, is_removed=True))
+
+    def _is_at(self, begun: _Begun, node: RoutedNode) -> bool:
+        return begun.node == node.name and not begun.is_lost and begun.failure is None
+
     def _note_begun(self, request: Request, opened: OpenedAnswer) -> None:
         streams = opened.is_events
         shown: dict[str, Any] = {}
         if streams:
             shown = _first_response(opened.first)
         elif opened.is_whole:
-            shown = msgspec.json.decode(opened.first, type=dict[str, Any])
+            shown = _object_in(opened.first)
         id = shown.get("id")
         if not isinstance(id, str):
             return
@@ -166,16 +177,13 @@ class BackgroundResponses:
             begun.request = None
 
     def _note_status(self, id: str, answer: bytes) -> None:
-        try:
-            status = msgspec.json.decode(answer, type=dict[str, Any]).get("status")
-        except msgspec.MsgspecError:
-            return
-        if status not in _RUNNING:
+        status = _object_in(answer).get("status")
+        if status is not None and status not in _RUNNING:
             self._forget(id)  # its client knows the end
 
-    def _lose(self, begun: _Begun, node: RoutedNode) -> None:
+    def _lose(self, begun: _Begun, node: RoutedNode, how: str) -> None:
         begun.is_lost = True
-        lost = f"its node {node.name} was lost"
+        lost = f"its node {node.name} {how}"
         if begun.request is None:
             self._fail(begun, f"{lost}, and no other one can begin it again: {begun.why}")
             return
@@ -209,10 +217,10 @@ class BackgroundResponses:
             begun.beginning = None
             again.work.end()
 
-    async def _end_at(self, node: RoutedNode, begun: _Begun) -> None:
-        """Delete the response at a node that was taken for lost: another node has it now, or its
-        client does not want it."""
-        if begun.node == node.name and not begun.is_unwanted:
+    async def _end_at(self, node: RoutedNode, begun: _Begun, *, is_removed: bool = False) -> None:
+        """Delete the response at a node that was taken for lost or that is removed: another node
+        has it now, or its client does not want it."""
+        if begun.node == node.name and not (begun.is_unwanted or is_removed):
             return  # it has come back
         try:
             target = f"{_PATH}/{begun.id}"
@@ -244,12 +252,17 @@ def _first_response(events: bytes) -> dict[str, Any]:
     """Return the response in the first event of its stream that has data; empty if it has none."""
     for line in events.split(b"\n"):
         if line.startswith(b"data: {"):
-            try:
-                found = msgspec.json.decode(line[6:], type=dict[str, Any]).get("response")
-            except msgspec.MsgspecError:
-                return {}
+            found = _object_in(line[6:]).get("response")
             return found if isinstance(found, dict) else {}
     return {}
+
+
+def _object_in(answer: bytes) -> dict[str, Any]:
+    """Return the JSON object that a node has sent; empty if it cannot be read."""
+    try:
+        return msgspec.json.decode(answer, type=dict[str, Any])
+    except UNREADABLE:
+        return {}
 
 
 def _why_not(request: Request, *, streams: bool, has_key: bool) -> str | None:

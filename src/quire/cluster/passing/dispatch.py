@@ -8,6 +8,7 @@ returned here has not been delivered.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
@@ -21,6 +22,7 @@ from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.passing.awaited_launches import AwaitedProgram
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import AnswerMoves
+from quire.cluster.passing.nobody import nobody
 from quire.cluster.passing.opened import EVENTS, OpenedAnswer, open_answer, unopened
 from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.passing.program_rescue import ProgramRescue
@@ -45,7 +47,6 @@ from quire.cluster.routing.running import RunningStrategy, StrategyTerm
 from quire.core.errors import (
     CapacityError,
     EngineLost,
-    ModelNotFound,
     ProgramFailed,
     QuireError,
     TransferFailed,
@@ -123,7 +124,7 @@ class Dispatcher:
                     idle = partial(self._idle, shift, shift.strategy.idle)
                     return self._tool_calls.watched(opened, request, idle, engines)
         if refused is None:
-            raise self._nobody(request)
+            raise nobody(request, self._fleet.engines)
         return refused
 
     async def _routed(
@@ -143,7 +144,10 @@ class Dispatcher:
             if not request.work.lost:
                 raise
             return None
-        except TransferFailed as exc:  # a node or link was lost between two that still live
+        except (TransferFailed, CapacityError) as exc:
+            # a link was lost between two nodes that live, or one of them takes none of the calls
+            if isinstance(exc, CapacityError) and not request.work.full:
+                raise  # the strategy itself refuses the request
             logger.warning("request %s is not divided: %s", request.request_id, exc.message)
             request.work.end()
             return await self._in_order(request, self._left(request))
@@ -196,9 +200,15 @@ class Dispatcher:
         return await self._in_order(request, [ready[node.name] for node in homes])
 
     async def _in_order(self, request: Request, engines: Sequence[NodeEngine]) -> OpenedAnswer:
-        """Return the answer of the first of ``engines`` that begins one."""
+        """Return the answer of the first of ``engines`` that begins one; if none does, of an engine
+        that is left then."""
         refused: OpenedAnswer | None = None
-        for engine in engines[:_MAX_TRIES]:
+        waiting = deque(engines)
+        for _ in range(_MAX_TRIES):
+            waiting = waiting or deque(self._left(request))
+            if not waiting:
+                break
+            engine = waiting.popleft()
             try:
                 opened = await self._opened(request, await engine.send(request))
             except EngineLost:
@@ -208,7 +218,7 @@ class Dispatcher:
             if not self._leaves_to_others(request, opened):
                 return opened
         if refused is None:
-            raise self._nobody(request)
+            raise nobody(request, self._fleet.engines)
         return refused
 
     async def _at_holder(self, request: Request, place: HoldingNode) -> OpenedAnswer:
@@ -245,7 +255,7 @@ class Dispatcher:
         if not is_stored:
             return await self._in_order(request, engines)
         if not engines:
-            raise self._nobody(request)
+            raise nobody(request, self._fleet.engines)
         return await self._at(request, engines[0])
 
     async def _at(self, request: Request, engine: NodeEngine) -> OpenedAnswer:
@@ -314,7 +324,7 @@ class Dispatcher:
             if answer.head.get(TELLS_HEADER.encode()):
                 return answer
             answer.close()
-        raise self._nobody(request)
+        raise nobody(request, self._fleet.engines)
 
     async def _go_on(self, request: Request, prompt: list[int], num_generated: int) -> RoutedAnswer:
         """Generate after ``prompt`` at the least used engine that is left."""
@@ -329,26 +339,31 @@ class Dispatcher:
             if answer.head.status == HTTPStatus.OK:
                 return answer
             answer.close()
-        raise self._nobody(request)
+        raise nobody(request, self._fleet.engines)
 
     def _left(self, request: Request) -> list[NodeEngine]:
         """Return the engines where ``request`` may go on, the best first."""
         wanted, request.prefers = request.prefers, None
-        return sorted(self._ready(request), key=lambda engine: (engine.name != wanted, engine.load))
+        full = request.work.full
+
+        def order(engine: NodeEngine) -> tuple[bool, bool, int]:
+            return engine.name in full, engine.name != wanted, engine.load
+
+        return sorted(self._ready(request), key=order)
 
     # -- engines -----------------------------------------------------------------------------------
 
     def _ready(self, request: Request) -> list[NodeEngine]:
         """Return the engines that take work for the request's model and that the request has not
         lost; if none of them is ready, those that have not been probed yet, or that have just lost
-        their engine: a request waits there until it is loaded again."""
-        fitting = [
-            engine
-            for engine in self._fleet.engines
-            if engine.name not in request.work.lost and engine.node.serves(request.model)
-        ]
+        their engine: a request waits there until it is loaded again. If there are none of these
+        either, those where it has waited for that already, and which it left for others."""
+        work, engines = request.work, self._fleet.engines
+        serving = [one for one in engines if one.node.serves(request.model)]
+        fitting = [one for one in serving if one.name not in work.lost]
         ready = [one for one in fitting if one.node.takes_work_for(request.model)]
-        return ready or [one for one in fitting if one.node.may_soon_serve]
+        soon = ready or [one for one in fitting if one.node.may_soon_serve]
+        return soon or [one for one in serving if one.may_be_waited_for_again(request)]
 
     def _named(self, name: str) -> NodeEngine:
         engine = self._fleet.named(name)
@@ -373,26 +388,3 @@ class Dispatcher:
             if engine is not None and request.prefers is None:
                 engine.lost(request)
         request.work.end()
-
-    def _nobody(self, request: Request) -> QuireError:
-        """Return the error that says why no engine can answer."""
-        if not any(engine.node.serves(request.model) for engine in self._fleet.engines):
-            return ModelNotFound(
-                f"no node behind this router serves {request.model!a}: GET /v1/models lists what "
-                "they do",
-                param="model",
-            )
-        states = ", ".join(f"{one.name} {_state(one, request)}" for one in self._fleet.engines)
-        return CapacityError(f"no engine takes this request now: {states}; try again")
-
-
-def _state(engine: NodeEngine, request: Request) -> str:
-    """Why ``engine`` does not take ``request`` now, in words."""
-    node = engine.node
-    if node.liveness.reason:
-        return f"{node.liveness.state} ({node.liveness.reason})"
-    if engine.name in request.work.lost:
-        return "lost"
-    if request.model in node.unready_models or (request.model is None and node.unready_models):
-        return f"not ready for {', '.join(sorted(node.unready_models))}"
-    return "full"

@@ -18,7 +18,7 @@ from quire.cluster.nodes.connection import Sink
 from quire.cluster.passing.continuations import Cause, ContinuationWatcher, Outcome, Unwatched
 from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
-from quire.core.errors import EngineLost, QuireError
+from quire.core.errors import UNREADABLE, EngineLost, QuireError
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ class OutlivingAnswer(ABC):
         """Whether the node has reported it; the events before that report are passed on first."""
         self._is_over = False
         """Whether the last event has arrived."""
+        self._unreadable: EngineLost | None = None
+        """Why nothing can follow: the node has sent what is no event."""
         self.watcher: ContinuationWatcher = Unwatched()
         self._pause: tuple[Cause, float] | None = None
         """Why it is between two engines, and since when; None while it is not."""
@@ -94,20 +96,27 @@ class OutlivingAnswer(ABC):
 
     async def _read(self) -> bytes:
         while not self._is_over:
+            if self._unreadable is not None:
+                self._continued("failed")
+                raise self._unreadable
             try:
                 if self._has_lost_engine:
                     raise self._lost()
                 piece = await self._answer.read()
                 if self._is_over:  # ``_take`` has passed its last event on
                     return b""
+                if self._unreadable is not None:
+                    continue
                 if not piece:
                     raise EngineLost(
                         f"node {self._answer.engine} has ended a stream before its end"
                     )
                 if self._goes_on:
                     self._continued("done")
-                events = self._events(piece)
+                events = self._readable(piece)
             except EngineLost as error:
+                if self._unreadable is not None:
+                    continue
                 events = await self._go_on(error)
             if events:
                 return events
@@ -159,15 +168,29 @@ class OutlivingAnswer(ABC):
         """Pass ``piece`` on at once. Return False if the client cannot take it now, or if it may
         report a loss: then it waits for ``read``."""
         sink = self._sink
+        if self._unreadable is not None:
+            return True
         if sink is None or self._has_lost_engine or not sink(b""):
             return False
         if _MAYBE_LOST in self._held + piece:
             return False
         if self._goes_on:
             self._continued("done")
-        if not self._is_over and (events := self._events(piece)):
+        if not self._is_over and (events := self._readable(piece)):
             sink(events)
         return True
+
+    def _readable(self, piece: bytes) -> bytes:
+        """Return ``_events``. If one cannot be read, nothing follows: some of what ``piece`` has
+        told may be counted and not passed on, so another node would leave it out."""
+        try:
+            return self._events(piece)
+        except UNREADABLE as exc:
+            self._unreadable = EngineLost(
+                f"node {self._answer.engine} has sent an event that cannot be read: {exc}"
+            )
+            self._answer.close()  # which wakes who reads it
+            return b""
 
     def _pauses(self, cause: Cause) -> None:
         if self._pause is None:

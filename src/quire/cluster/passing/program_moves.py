@@ -24,7 +24,7 @@ from quire.cluster.nodes.pool import NotReached
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import program_lookups
 from quire.cluster.requests.request import RawHeaders
-from quire.core.errors import EngineLost
+from quire.core.errors import UNREADABLE, EngineLost
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,20 @@ _RUNS = ("starting", "running")
 
 class _HeldTexts(msgspec.Struct):
     texts: list[PromptPrefix]
+
+
+class _Row(msgspec.Struct):
+    """The fields of a program's or a session's record that are read."""
+
+    id: str
+    state: str
+    object: str = ""
+    form: str = ""
+    parent: str | None = None
+
+
+class _Rows(msgspec.Struct):
+    data: list[_Row]
 
 
 @dataclass(slots=True)
@@ -90,7 +104,7 @@ class ProgramMoves:
 
         try:
             families = await self._families(engine.node)
-        except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
+        except (EngineLost, TimeoutError, *UNREADABLE) as exc:
             logger.warning("the programs of %s cannot be asked for: %s", engine.name, exc)
             return left
         await asyncio.gather(*map(move, families))
@@ -108,14 +122,13 @@ class ProgramMoves:
                 status,
             )
             return []
-        listed = msgspec.json.decode(body, type=dict[str, Any])["data"]
         families: dict[str, list[str]] = {}
-        for one in listed:  # in the order of their launch
-            is_program = one.get("object") == "program" and one.get("form") != _SESSION
-            if one["state"] in _RUNS and is_program:
-                family = families.get(one["parent"] or "", [])
-                family.append(one["id"])
-                families[one["id"]] = family
+        for one in msgspec.json.decode(body, type=_Rows).data:  # in the order of their launch
+            is_program = one.object == "program" and one.form != _SESSION
+            if one.state in _RUNS and is_program:
+                family = families.get(one.parent or "", [])
+                family.append(one.id)
+                families[one.id] = family
         return list({id(family): family for family in families.values()}.values())
 
     async def _move(self, family: list[str], source: NodeEngine, left: ProgramsLeft) -> str | None:
@@ -155,7 +168,11 @@ class ProgramMoves:
             if status != 200 or body == told:  # ``hand_over`` says why it stays
                 break
             told = body
-            texts = msgspec.json.decode(body, type=_HeldTexts).texts
+            try:
+                texts = msgspec.json.decode(body, type=_HeldTexts).texts
+            except UNREADABLE as exc:
+                logger.warning("%s at %s cannot be read: %s", path, source.name, exc)
+                break
             num_sent += await send_ahead(texts, source, target, _PAGES_S)
         return num_sent
 
@@ -224,5 +241,5 @@ class ProgramMoves:
 def _message(answer: bytes) -> str:
     try:
         return str(msgspec.json.decode(answer, type=dict[str, Any])["error"]["message"])
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return answer[:200].decode(errors="replace")

@@ -65,12 +65,16 @@ class PromptPages(msgspec.Struct, frozen=True):
 class BegunWork:
     """The work that has begun at engines for one request, so that all of it can be ended.
     ``leases``: those that no ``start_generate`` has used yet, each with the function that ends it;
-    ``lost``: the names of the engines that the request has lost."""
+    ``lost``: the names of the engines that the request has lost, or that took nothing; ``left``:
+    those among them that live and load their engine again, and where it has not waited a second
+    time; ``full``: those that took none of the calls with small answers."""
 
     def __init__(self) -> None:
         self.answers: list[RoutedAnswer] = []
         self.leases: dict[str, Callable[[str], None]] = {}
         self.lost: set[str] = set()
+        self.left: set[str] = set()
+        self.full: set[str] = set()
         self._reporting: set[asyncio.Task[Any]] = set()
 
     def keep(self, call: asyncio.Task[T], on_result: Callable[[T], None]) -> None:

@@ -30,8 +30,8 @@ def make_exchange(
     if not isinstance(pool, TokenPool):
         return _without(
             transport,
-            f"engine {config.name} is split over {config.tensor_parallel} ranks, each with a part "
-            "of K and V, and exchanges none: serve it on one rank",
+            f"engine {config.name} has its pages in a form that no other engine reads, and "
+            "exchanges none",
         )
     if loaded.device.type != "cpu":
         return _without(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 from quire.core.wire import Frame
 
@@ -52,6 +53,9 @@ class RankChannel:
         return frames
 
     def close(self) -> None:
+        """Close it; a thread that waits for the peer gets ``PeerGone``."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _exactly(self, size: int) -> bytearray:

@@ -10,6 +10,7 @@ from quire.core.errors import QuireError
 from quire.engine.attention.backend import DecodePlan
 from quire.engine.checkpoint.model_directory import locate
 from quire.engine.device import choose_num_threads
+from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.loading import LoadedModel, load_model
 from quire.engine.parallel import messages as m
 from quire.engine.parallel.collectives import Collectives
@@ -30,6 +31,12 @@ class FollowingRank:
         self._loaded: LoadedModel | None = None
         self._runner: TorchRunner | None = None
         self._plan: DecodePlan | None = None
+
+    @property
+    def pool(self) -> TorchKVPool:
+        """The pool of the model that is loaded."""
+        assert self._runner is not None, "no model is loaded"
+        return self._runner.pool
 
     def execute(self, call: m.AnyCall) -> m.Answer | None:
         """Execute ``call``; returns its answer, if it has one."""

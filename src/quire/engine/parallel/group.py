@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,12 +28,16 @@ from quire.engine.parallel.collectives import Collectives, host_store
 from quire.engine.parallel.messages import (
     Answer,
     AnyCall,
+    AnyTokenCall,
     Join,
     Joined,
     Load,
     Loaded,
+    TokensRead,
     answer_codec,
     call_codec,
+    token_answer_codec,
+    token_call_codec,
 )
 from quire.engine.parallel.shard import Shard
 
@@ -44,11 +49,13 @@ _END_S = 2.0
 
 @dataclass(slots=True)
 class Follower:
-    """One rank other than rank 0. ``code``: its exit status once it is known to have ended."""
+    """One rank other than rank 0. ``code``: its exit status once it is known to have ended.
+    ``tokens``: the channel of the data plane."""
 
     rank: int
     process: subprocess.Popen[bytes]
     channel: RankChannel
+    tokens: RankChannel
 
     @property
     def code(self) -> int | None:
@@ -74,6 +81,10 @@ class RankGroup:
         self._calls, self._answers = call_codec(), answer_codec()
         self._followers: list[Follower] = []
         self._collectives: Collectives | None = None
+        self._token_calls, self._token_answers = token_call_codec(), token_answer_codec()
+        self._asking = threading.Lock()
+        self.num_calls = 0
+        """Number of the calls that the other ranks were told."""
 
     @classmethod
     def start(cls, config: EngineConfig) -> RankGroup:
@@ -113,8 +124,27 @@ class RankGroup:
     def tell(self, call: AnyCall) -> None:
         """Send ``call`` to every other rank; the caller then takes part in its collectives."""
         frames = self._calls.encode(call)
+        self.num_calls += 1
         for follower in self._followers:
             follower.channel.send(frames)
+
+    def ask_tokens(
+        self, calls: Sequence[AnyTokenCall], meanwhile: Callable[[], None]
+    ) -> list[TokensRead]:
+        """Ask the other ranks, each its one of ``calls``, and return their answers; rank 0 does
+        ``meanwhile``. On any thread.
+
+        Raises:
+            EngineFault: a rank has ended.
+        """
+        with self._asking, self.guard():
+            for follower, call in zip(self._followers, calls, strict=True):
+                follower.tokens.send(self._token_calls.encode(call))
+            meanwhile()
+            return [
+                self._token_answers.decode(follower.tokens.receive())
+                for follower in self._followers
+            ]
 
     def begin_load(self, config: EngineConfig) -> None:
         """Let the others load their parts while this rank loads its own."""
@@ -159,6 +189,7 @@ class RankGroup:
         """End the other ranks; returns when they have ended. Idempotent."""
         for follower in self._followers:
             follower.channel.close()
+            follower.tokens.close()
         for end in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
             if end is not None:
                 for follower in self._followers:
@@ -172,14 +203,16 @@ class RankGroup:
 
     def _spawn(self, rank: int) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        our_tokens, their_tokens = socket.socketpair()
+        with theirs, their_tokens:
+            numbers = theirs.fileno(), their_tokens.fileno()
             process = subprocess.Popen(
-                [*COMMAND, *map(str, (theirs.fileno(), rank, self.size, os.getpid()))],
+                [*COMMAND, *map(str, (*numbers, rank, self.size, os.getpid()))],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=numbers,
                 start_new_session=True,  # Ctrl-C is for the node, which then ends its engines
             )
-        self._followers.append(Follower(rank, process, RankChannel(ours)))
+        self._followers.append(Follower(rank, process, RankChannel(ours), RankChannel(our_tokens)))
 
     def _await_ends(self, limit_s: float) -> None:
         """Wait until ranks that are ending have ended, at most ``limit_s``."""

@@ -40,4 +40,4 @@ def lead(
         group.hear_loads()  # the others failed in the same way; the group can load another model
         raise
     group.end_load(loaded_answer(loaded, runner))
-    return loaded, LeadingRunner(runner, group)
+    return loaded, LeadingRunner(runner, group, loaded.num_kv_heads)

@@ -12,10 +12,10 @@ from quire.core.batch import I32, AdvanceRows
 from quire.engine.attention.backend import AttentionRows, DecodePlan
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
-from quire.engine.kv_cache.pool import KVPool
 from quire.engine.model_runner import F32, AdvanceResult, FusedRows, FusedTokens, SequenceState
 from quire.engine.parallel import messages as m
 from quire.engine.parallel.group import RankGroup
+from quire.engine.parallel.leading_pool import LeadingPool
 from quire.engine.sampling.plan import CommonParameters
 from quire.engine.torch_runner import TorchRunner
 
@@ -32,10 +32,11 @@ class LeadingRunner:
     serves_scores = False
     """A rank has the probabilities of its own heads only."""
 
-    def __init__(self, runner: TorchRunner, group: RankGroup) -> None:
+    def __init__(self, runner: TorchRunner, group: RankGroup, num_kv_heads: int) -> None:
+        """``num_kv_heads``: of the undivided model."""
         self._runner = runner
         self._group = group
-        self.pool = LeadingPool(runner.pool, group)
+        self.pool = LeadingPool(runner.pool, group, num_kv_heads)
         self.embeds = LeadingEmbeds(runner.embeds, group)
 
     @property
@@ -112,38 +113,6 @@ class LeadingPlan:
         with self._group.guard():
             self._group.tell(m.KeepRows(rows=rows))
         self.plan.keep(rows)
-
-
-class LeadingPool:
-    """``KVPool`` of a group: every rank has the same slots, for its own heads."""
-
-    def __init__(self, pool: KVPool, group: RankGroup) -> None:
-        self._pool = pool
-        self._group = group
-        self.shape, self.page_size = pool.shape, pool.page_size
-        self.num_blocks, self.num_host_blocks = pool.num_blocks, pool.num_host_blocks
-        self.num_slots, self.first_scratch = pool.num_slots, pool.first_scratch
-        self.null_slot, self.positions_AS = pool.null_slot, pool.positions_AS
-
-    def copy_slots(self, source: I32, target: I32) -> None:
-        with self._group.guard():
-            self._group.tell(m.RankCopySlots(source=source, target=target))
-        self._pool.copy_slots(source, target)
-
-    def reposition(self, slots: I32, positions: I32) -> None:
-        with self._group.guard():
-            self._group.tell(m.RankReposition(slots=slots, positions=positions))
-        self._pool.reposition(slots, positions)
-
-    def swap_out(self, blocks: I32, host_blocks: I32) -> None:
-        with self._group.guard():
-            self._group.tell(m.RankSwapOut(blocks=blocks, host_blocks=host_blocks))
-        self._pool.swap_out(blocks, host_blocks)
-
-    def swap_in(self, host_blocks: I32, blocks: I32) -> None:
-        with self._group.guard():
-            self._group.tell(m.RankSwapIn(host_blocks=host_blocks, blocks=blocks))
-        self._pool.swap_in(host_blocks, blocks)
 
 
 class LeadingEmbeds(EmbedSlots):

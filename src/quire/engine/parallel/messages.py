@@ -152,8 +152,56 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Answer = Joined | Loaded
 
 
+class TokenCall(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of what rank 0's data plane asks of another rank while both compute. It has the pool as
+    it is after the first ``num_calls`` of rank 0's calls."""
+
+    num_calls: int
+
+
+class ReadTokens(TokenCall, frozen=True, kw_only=True):
+    """Answer K and V of this rank's heads, in canonical form."""
+
+    slots: I64
+    first_layer: int
+    num_layers: int
+
+
+class WriteTokens(TokenCall, frozen=True, kw_only=True):
+    """Write K and V of this rank's heads, given in canonical form."""
+
+    slots: I64
+    first_layer: int
+    num_layers: int
+    tokens: U8
+
+
+class PlaceTokens(TokenCall, frozen=True, kw_only=True):
+    """Set the positions of slots."""
+
+    slots: I64
+    positions: I32
+
+
+AnyTokenCall = ReadTokens | WriteTokens | PlaceTokens
+
+
+class TokensRead(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to a ``TokenCall``; no bytes but for ``ReadTokens``."""
+
+    tokens: U8
+
+
 def call_codec() -> Codec[AnyCall]:
     return Codec(AnyCall)
+
+
+def token_call_codec() -> Codec[AnyTokenCall]:
+    return Codec(AnyTokenCall)
+
+
+def token_answer_codec() -> Codec[TokensRead]:
+    return Codec(TokensRead)
 
 
 def answer_codec() -> Codec[Answer]:
