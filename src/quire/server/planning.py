@@ -26,6 +26,7 @@ from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.requests.hints import tell_clipped
 from quire.server.requests.identity import identify
 from quire.server.requests.observation import RequestLabels, RequestObserver
+from quire.server.requests.own_quota import check_own_quota
 from quire.server.requests.sampling import sampler_of
 from quire.server.requests.strict_json import GENERATED_HEADER
 from quire.server.schemas.generation import GenerationFields
@@ -176,7 +177,7 @@ def begin(request: Request, plan: GenerationPlan) -> GenerationResponse:
     """Open the session and create the response that will run the generation.
 
     Raises:
-        Draining, QuotaExceeded: see ``Node.session``.
+        Draining, QuotaExceeded, NeverWithinQuota: see ``open_generation``.
     """
     plan = _told(plan)
     if not plan.fields.stream and plan.telling is None:  # only the whole is sent
@@ -233,6 +234,7 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
 
     Raises:
         Draining, QuotaExceeded: see ``Node.session``.
+        NeverWithinQuota: the request's choices together exceed a quota of the session.
     """
     context: ServerContext = context_of(request)
     identity = identify(request.headers, plan.fields)
@@ -244,6 +246,7 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
         priority=identity.priority,
         traceparent=request.headers.get("traceparent"),
     )
+    check_own_quota(session.start.quotas, plan.requests, plan.model.info.pool.page_size)
     route = request.scope["path"]
     labels = RequestLabels(
         request_id=request_id_of(request),
