@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from scripted_server import MODEL, running_server
@@ -54,10 +54,10 @@ def test_a_single_choice_is_left_to_control() -> None:
 @pytest.mark.parametrize("body", [{"prompt": "say x", "n": 5}, {"prompt": ["say x"] * 5}])
 def test_official_clients_do_not_ask_again(body: dict[str, Any]) -> None:
     tenant = TenantConfig(TenantId("small"), quotas=Quotas(max_pages=4))
-    asked: list[httpx.Request] = []
+    asked: list[httpx2.Request] = []
     with (
         running_server(tenants=(tenant,)) as server,
-        httpx.Client(event_hooks={"request": [asked.append]}) as http,
+        httpx2.Client(event_hooks={"request": [asked.append]}) as http,
         openai.OpenAI(
             base_url=f"{server.url}/v1", api_key="x", max_retries=2, http_client=http
         ) as client,
