@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from quire.core.decoding import GrammarSpec, SamplerSpec
 from quire.core.errors import InvalidArgument, PromptTooLong
+from quire.core.events import LAST_CALL
 from quire.core.interfaces import ServedModel
 from quire.node import ConversationTurn, SessionHandle
 from quire.programs.builtin import CompletionRequest, PromptImage
@@ -263,7 +264,7 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
         if plan.on_finished is not None:
             plan.on_finished(session)
         if identity.final:
-            session.end("the client has said that this call is the last")
+            session.end(LAST_CALL)
 
     mark_begun(request.scope)
     generation = GenerationStream(
