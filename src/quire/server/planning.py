@@ -132,6 +132,12 @@ def room_for(model: ServedModel, num_prompt: int, asked: int | None, default: in
     return asked
 
 
+def num_kept_tokens(model: ServedModel, asked: int | None, max_tokens: int) -> int | None:
+    """Return to how many tokens at its end a prompt is cut; None: it is not. ``asked``: the
+    client's ``truncate_prompt_tokens``, where -1 leaves room for ``max_tokens``."""
+    return max(1, model.max_tokens - max(1, max_tokens)) if asked == -1 else asked
+
+
 def check_num_choices(num_prompts: int, num_choices: int) -> None:
     """Raise ``InvalidArgument`` for more choices than one request may have."""
     if num_prompts * num_choices > MAX_CHOICES_IN_ALL:
