@@ -46,3 +46,22 @@ def test_no_two_schemas_have_one_name() -> None:
     for name, path in public_classes(WIRE_FORMS):
         places[name].append(path)
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+FACES = {
+    "cluster/for_strategies.py",  # what a strategy's file imports
+    "core/policy.py",  # what a policy of one's own imports
+    "node/edge.py",  # loaded by ``quire.node`` when a name is asked for
+    "programs/sandbox/python/guest/stand_ins/msgspec/json.py",  # has the names of ``msgspec.json``
+    "programs/sdk/dists.py",  # imported by programs as a module
+}
+"""Modules that others import names from as from a package."""
+
+
+def test_only_faces_list_their_names() -> None:
+    listing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "__init__.py" and "\n__all__" in path.read_text()
+    }
+    assert listing == FACES

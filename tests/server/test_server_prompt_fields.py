@@ -45,6 +45,18 @@ def test_a_prompt_is_cut_to_what_fits(http: httpx.Client) -> None:
     assert ask(http, messages=long, truncate_prompt_tokens=-1)["usage"]["prompt_tokens"] == 1023
 
 
+def test_so_is_a_text_to_complete(http: httpx.Client) -> None:
+    body = {"prompt": ["say abcdef", "abc"], "max_tokens": 2, "echo": True, "logprobs": 0}
+    found = http.post("/v1/completions", json={**body, "truncate_prompt_tokens": 4}).json()
+    texts = [choice["text"] for choice in found["choices"]]
+    assert texts[0].startswith("cdef"), "the echo is of what was read"
+    assert found["usage"]["prompt_tokens"] == 4 + 3
+    long = {"prompt": "x" * 3000, "truncate_prompt_tokens": -1, "max_tokens": 24}
+    assert http.post("/v1/completions", json=long).json()["usage"]["prompt_tokens"] == 1000
+    zero = http.post("/v1/completions", json={**body, "truncate_prompt_tokens": 0})
+    assert (zero.status_code, zero.json()["error"]["param"]) == (400, "truncate_prompt_tokens")
+
+
 def test_log_probabilities_of_the_prompt(http: httpx.Client) -> None:
     found = ask(http, prompt_logprobs=2)
     ids, told = found["prompt_token_ids"], found["prompt_logprobs"]

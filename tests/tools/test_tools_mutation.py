@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, mutants_of, source_with
 from tools.mutation.overlay import Overlay
 from tools.mutation.processes import TIMED_OUT, forked, run_tests
-from tools.mutation.report import Tried, report, share
+from tools.mutation.report import Tried, reasons, report, share
 from tools.mutation.sample import sample
 from tools.mutation.targets import GROUPS, SOURCE, Group
 from tools.mutation.trial import stages
@@ -288,6 +289,34 @@ def test_equivalent_mutants_are_marked_and_count_as_missed() -> None:
     assert "why: it is a cache" in equivalent
     assert "+ 3" in listed
     assert "+ 2" not in listed
+
+
+def test_each_equivalent_mutant_is_of_code_that_is_there() -> None:
+    """Otherwise the mutant of renamed code is reported as a fault that nobody notices."""
+    for path, function, before, _ in reasons():
+        file = SOURCE / path
+        assert file.exists(), path
+        text = file.read_text(encoding="utf-8")
+        code = "\n".join(_segments(text, function)) if function else text
+        assert _packed(before) in _packed(code), (path, function, before)
+
+
+def _segments(text: str, function: str) -> Iterator[str]:
+    """The code of the function or class ``function``, by its qualified name."""
+    found: list[tuple[str, ast.AST]] = [("", ast.parse(text))]
+    while found:
+        name, node = found.pop()
+        for child in ast.iter_child_nodes(node):
+            inner = name
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{name}.{child.name}".lstrip(".")
+                if inner == function:
+                    yield ast.get_source_segment(text, child) or ""
+            found.append((inner, child))
+
+
+def _packed(code: str) -> str:
+    return "".join(code.split())
 
 
 def test_workers_share_the_pieces_of_work(tmp_path: Path) -> None:

@@ -85,6 +85,12 @@ ENGINE_WAS_LOST = "its engine was lost"
 """Reason of an end after which the program may be run again, under a new id."""
 
 
+LAST_CALL = "the client has said that this call is the last"
+ENDED_BY_CLIENT = "its client has ended the session"
+"""Reasons of an end of a session, as is ``IDLE_FOR`` with the time that follows."""
+IDLE_FOR = "idle for"
+
+
 class ProgramEnded(EventBase, frozen=True, kw_only=True):
     """A program has ended or is cancelled: its resources are freed, its commands cancelled."""
 

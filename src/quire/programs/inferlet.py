@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ class Inferlet:
     it uses (``news.*``: all that begin with it). It can reach no others, natively or sandboxed.
     ``restartable``: if its engine is lost, the program is run again and receives the recorded
     answers of its earlier run; for programs whose behaviour depends on the API alone. ``source``:
-    its file, for tracebacks. ``text``: the text of its file, for one that a client has sent.
-    ``form``: its form in the process table. ``needs_model``: it is not launched before a model is
-    loaded.
+    its file, for tracebacks. ``folder``: the directory of its other files, for a trusted program of
+    several files. ``text``: the text of its file, for one that a client has sent. ``form``: its
+    form in the process table. ``needs_model``: it is not launched before a model is loaded.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Inferlet:
     mcp_servers: tuple[str, ...] = ()
     restartable: bool = False
     source: str | None = None
+    folder: str | None = None
     text: str | None = None
     form: ProgramForm = "inferlet"
     needs_model: bool = True
@@ -99,6 +100,9 @@ def inferlet(
         InvalidArgument: not an ``async def``.
         TraitMissing: a trait or version that this release does not have.
     """
+    if callable(name):
+        shown = getattr(name, "__name__", name)
+        raise InvalidArgument(f"@inferlet on {shown!r} has no parentheses: write @inferlet()")
     check_versions(name or "the program", traits or {})
     needed = {Trait(key): version for key, version in (traits or {}).items()}
 
@@ -145,17 +149,21 @@ def check_versions(name: str, traits: StatedTraits) -> None:
             )
 
 
-def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
+def load_inferlet(
+    path: Path, *, shown_as: str | None = None, folder: Path | None = None
+) -> Inferlet:
     """The ``@inferlet`` of a Python file, which must have exactly one. The file's code is executed
     and trusted.
 
-    ``shown_as``: the name of the file in errors, if the caller does not know its path.
+    ``shown_as``: the name of the file in errors, if the caller does not know its path. ``folder``:
+    the directory of its other modules, if it has some; their lines are in tracebacks too.
 
     Raises:
         InvalidArgument: no such file, an error while importing it, or no (or several) entries.
     """
     path = path.resolve()
     shown = shown_as or str(path)
+    within = None if folder is None else str(folder.resolve())
     if not path.is_file():
         raise InvalidArgument(f"no file {shown}: name a Python file or a library program")
     module_name = f"quire_inferlet_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
@@ -169,11 +177,11 @@ def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
     except TraitMissing:
         raise
     except (Exception, SystemExit) as exc:
-        text = own_traceback(exc, str(path)).replace(str(path), shown)
+        text = own_traceback(exc, str(path), within).replace(str(path), shown)
         raise InvalidArgument(f"{shown} cannot be imported: {one_line(exc)}\n{text}") from exc
     finally:
         del sys.modules[module_name]
-    return entry_of(vars(module), path, shown)
+    return replace(entry_of(vars(module), path, shown), folder=within)
 
 
 def entry_of(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:

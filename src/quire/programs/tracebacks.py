@@ -19,13 +19,16 @@ _LINKS = frozenset({"__cause__", "__context__", "__getattribute__", "exceptions"
 _BUILT_IN = (object, BaseException, Exception, BaseExceptionGroup, ExceptionGroup)
 
 
-def program_failed(name: str, source: str | None, error: BaseException) -> ProgramFailed:
-    """The report of ``error``, raised by the program ``name`` in file ``source``.
+def program_failed(
+    name: str, source: str | None, error: BaseException, folder: str | None = None
+) -> ProgramFailed:
+    """The report of ``error``, raised by the program ``name`` in file ``source``. ``folder``: the
+    directory of its other files, if it has some.
 
     ``details`` has the ``traceback`` and, for one of Quire's own errors, its ``code``.
     """
     try:
-        text = own_traceback(error, source)
+        text = own_traceback(error, source, folder)
         line = one_line(error)
         details = {"traceback": text, "error": type(error).__name__}
         if isinstance(cause := _only_one_in(error), QuireError):
@@ -35,8 +38,9 @@ def program_failed(name: str, source: str | None, error: BaseException) -> Progr
     return ProgramFailed(f"program {name!r} raised {line}\n{text}", **details)
 
 
-def own_traceback(error: BaseException, source: str | None) -> str:
-    """``error`` with its causes, as Python prints them, without frames outside of ``source``.
+def own_traceback(error: BaseException, source: str | None, folder: str | None = None) -> str:
+    """``error`` with its causes, as Python prints them, without frames outside of ``source`` and
+    ``folder``.
 
     Causes that were raised entirely in other code are left out; the error's own message covers
     them.
@@ -44,7 +48,7 @@ def own_traceback(error: BaseException, source: str | None) -> str:
     try:
         _check_is_finite(error)
         summary = traceback.TracebackException.from_exception(error, compact=True)
-        _keep_frames(summary, source)
+        _keep_frames(summary, source, f"{folder or source}/")
         text = "".join(summary.format())
     except BaseException:  # causes nested too deep, or attributes that the program defined
         return f"{one_line(error)} (its traceback cannot be shown)\n"
@@ -89,26 +93,27 @@ def _only_one_in(error: BaseException) -> BaseException:
     return error
 
 
-def _keep_frames(summary: traceback.TracebackException, source: str | None) -> None:
-    within = f"{source}/"  # the other files of a program of several files
+def _keep_frames(summary: traceback.TracebackException, source: str | None, within: str) -> None:
+    """Drop the frames that are not in file ``source``, nor in a file whose name begins with
+    ``within``: the other files of a program of several files."""
     summary.stack[:] = [
         frame
         for frame in summary.stack
         if frame.filename == source or frame.filename.startswith(within)
     ]
     for other in summary.exceptions or ():
-        _keep_frames(other, source)
-    summary.__cause__ = _own(summary.__cause__, source)
-    summary.__context__ = _own(summary.__context__, source)
+        _keep_frames(other, source, within)
+    summary.__cause__ = _own(summary.__cause__, source, within)
+    summary.__context__ = _own(summary.__context__, source, within)
 
 
 def _own(
-    cause: traceback.TracebackException | None, source: str | None
+    cause: traceback.TracebackException | None, source: str | None, within: str
 ) -> traceback.TracebackException | None:
     """``cause`` if it is the program's own, else the next cause that is."""
     if cause is None:
         return None
     was_raised = bool(cause.stack)
-    _keep_frames(cause, source)
+    _keep_frames(cause, source, within)
     nearer = cause.__cause__ or cause.__context__
     return cause if cause.stack or cause.exceptions or not was_raised else nearer

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from quire.core.batch import F32
 from quire.core.errors import QuireError
+from quire.core.events import LAST_CALL
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.service import EncoderService
 from quire.node.sessions.handle import SessionHandle
@@ -55,7 +56,7 @@ async def rows_of(
         raise
     finally:
         if identity.final:
-            session.end("the client has said that this call is the last")
+            session.end(LAST_CALL)
     observer.end("finished")
     return rows
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from quire.core.decoding import GrammarSpec, SamplerSpec
 from quire.core.errors import InvalidArgument, PromptTooLong
+from quire.core.events import LAST_CALL
 from quire.core.interfaces import ServedModel
 from quire.node import ConversationTurn, SessionHandle
 from quire.programs.builtin import CompletionRequest, PromptImage
@@ -26,6 +27,7 @@ from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.requests.hints import tell_clipped
 from quire.server.requests.identity import identify
 from quire.server.requests.observation import RequestLabels, RequestObserver
+from quire.server.requests.own_quota import check_own_quota
 from quire.server.requests.sampling import sampler_of
 from quire.server.requests.strict_json import GENERATED_HEADER
 from quire.server.schemas.generation import GenerationFields
@@ -130,6 +132,12 @@ def room_for(model: ServedModel, num_prompt: int, asked: int | None, default: in
     return asked
 
 
+def num_kept_tokens(model: ServedModel, asked: int | None, max_tokens: int) -> int | None:
+    """Return to how many tokens at its end a prompt is cut; None: it is not. ``asked``: the
+    client's ``truncate_prompt_tokens``, where -1 leaves room for ``max_tokens``."""
+    return max(1, model.max_tokens - max(1, max_tokens)) if asked == -1 else asked
+
+
 def check_num_choices(num_prompts: int, num_choices: int) -> None:
     """Raise ``InvalidArgument`` for more choices than one request may have."""
     if num_prompts * num_choices > MAX_CHOICES_IN_ALL:
@@ -176,7 +184,7 @@ def begin(request: Request, plan: GenerationPlan) -> GenerationResponse:
     """Open the session and create the response that will run the generation.
 
     Raises:
-        Draining, QuotaExceeded: see ``Node.session``.
+        Draining, QuotaExceeded, NeverWithinQuota: see ``open_generation``.
     """
     plan = _told(plan)
     if not plan.fields.stream and plan.telling is None:  # only the whole is sent
@@ -233,6 +241,7 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
 
     Raises:
         Draining, QuotaExceeded: see ``Node.session``.
+        NeverWithinQuota: the request's choices together exceed a quota of the session.
     """
     context: ServerContext = context_of(request)
     identity = identify(request.headers, plan.fields)
@@ -244,6 +253,7 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
         priority=identity.priority,
         traceparent=request.headers.get("traceparent"),
     )
+    check_own_quota(session.start.quotas, plan.requests, plan.model.info.pool.page_size)
     route = request.scope["path"]
     labels = RequestLabels(
         request_id=request_id_of(request),
@@ -260,7 +270,7 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
         if plan.on_finished is not None:
             plan.on_finished(session)
         if identity.final:
-            session.end("the client has said that this call is the last")
+            session.end(LAST_CALL)
 
     mark_begun(request.scope)
     generation = GenerationStream(

@@ -29,6 +29,15 @@ def test_lines_of_the_code_are_lines_of_the_file(tmp_path: Path) -> None:
     assert told[6] == f"SyntaxError: expected ':' ({file}, line 8)"
 
 
+def test_the_lines_of_a_folder_are_lines_of_its_main_file(tmp_path: Path) -> None:
+    told = with_own_places(TRACEBACK, f"{tmp_path}/").splitlines()
+    assert [line.rpartition("line")[0] for line in told[1:4]] == [
+        f'  File "{tmp_path}/main.py", '
+    ] * 3
+    assert f'File "{tmp_path}/tools/late.py"' in told[4]
+    assert told[6] == f"SyntaxError: expected ':' ({tmp_path}/main.py, line 8)"
+
+
 def test_a_program_of_the_node_has_no_file_here() -> None:
     assert with_own_places(TRACEBACK, "no-such-program") == TRACEBACK
 

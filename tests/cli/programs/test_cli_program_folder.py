@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from quire.cli.programs.folder import load_folder
-from quire.core.errors import InvalidArgument
+from quire.core.errors import InvalidArgument, ProgramFailed
+from quire.testing import LocalNode
 
 ENTRY = "from quire.programs.sdk import inferlet\n{}\n\n@inferlet('{}')\nasync def main(api): {}\n"
 
@@ -44,6 +45,26 @@ def test_a_folder_runs_natively(folder: Path) -> None:
     program = load_folder(folder)
     assert program.name == "it"
     assert sys.modules["fld_tools.words"].WORD == "found"
+
+
+@pytest.mark.usefixtures("import_state")
+async def test_an_error_names_the_lines_of_all_its_files(folder: Path) -> None:
+    (folder / "fld_tools" / "words.py").write_text("def half(x):\n    return x / 0\n")
+    entry = ENTRY.format("from fld_tools.words import half", "it", "return half(1)")
+    (folder / "main.py").write_text(entry, encoding="utf-8")
+    async with LocalNode() as node:
+        with pytest.raises(ProgramFailed) as caught:
+            await node.run(load_folder(folder))
+    assert f'File "{folder}/main.py", line 5, in main' in caught.value.message
+    assert f'File "{folder}/fld_tools/words.py", line 2, in half' in caught.value.message
+    assert "quire/programs" not in caught.value.message
+
+
+@pytest.mark.usefixtures("import_state")
+def test_so_does_one_of_an_import(folder: Path) -> None:
+    (folder / "fld_tools" / "words.py").write_text("WORD = 1 / 0\n")
+    with pytest.raises(InvalidArgument, match=r'fld_tools/words\.py", line 1, in <module>'):
+        load_folder(folder)
 
 
 @pytest.mark.usefixtures("import_state")

@@ -56,6 +56,13 @@ def test_a_model_that_is_not_served(model_type: object, architecture: object, pa
         family_of(values, "config.json")
 
 
+def test_the_list_of_what_is_served_names_each_once() -> None:
+    with pytest.raises(UnsupportedModel) as caught:
+        family_of({"model_type": "mamba"}, "config.json")
+    named = caught.value.message.partition("Built in are ")[2].split(", ")
+    assert len(named) == len(set(named)) > 20
+
+
 @pytest.mark.parametrize(
     ("architecture", "part"),
     [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fake_node import TENANT, StartNode, fake_config
+from fake_node import TENANT, StartNode, fake_config, until
 
 from quire.core.actions import ProgramClosed
 from quire.core.errors import TraitMissing
-from quire.core.events import ENGINE_WAS_LOST, REFUSED, Tick
+from quire.core.events import ENDED_BY_CLIENT, ENGINE_WAS_LOST, LAST_CALL, REFUSED, Tick
 from quire.core.ids import ProgramForm, ProgramId
 from quire.core.traits import Trait
 from quire.node.programs.figures import ProgramFigures, ResourceUsage, with_guest
@@ -72,16 +72,33 @@ def test_only_what_is_expected_is_kept_until_it_is_forgotten() -> None:
 
 def test_ends_are_counted_by_form_and_outcome() -> None:
     figures = ProgramFigures()
-    for reason in ("finished", "failed", "finished", "idle for 3 s", ENGINE_WAS_LOST):
+    for reason in ("finished", "failed", "finished", "its quota is spent", ENGINE_WAS_LOST):
         close(figures, FIRST, reason)
-    close(figures, SECOND, form="session")
+    for reason in ("finished", LAST_CALL, ENDED_BY_CLIENT, "ended early: too many are open"):
+        close(figures, SECOND, reason, form="session")
     assert figures.ended() == {
         ("inferlet", "finished"): 2,
         ("inferlet", "failed"): 1,
         ("inferlet", "terminated"): 1,
         ("inferlet", "engine_lost"): 1,
-        ("session", "finished"): 1,
+        ("session", "finished"): 2,
+        ("session", "cancelled"): 1,
+        ("session", "terminated"): 1,
     }
+
+
+async def test_a_session_that_is_used_no_more_was_not_terminated(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(fake_config())
+    session, _ = node.create_session(TENANT, "one", idle_ttl_s=5)
+    session.enter()
+    table = node._parts.sessions
+    used_s = table._loop_time()
+    monkeypatch.setattr(table, "_loop_time", lambda: used_s + 60)
+    table._end_idle()
+    await until(node, lambda: node.statistics().ended_programs != {})
+    assert node.statistics().ended_programs == {("session", "idle"): 1}
 
 
 def test_guests_have_the_time_of_all_and_the_memory_of_the_largest() -> None:

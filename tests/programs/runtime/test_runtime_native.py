@@ -420,6 +420,13 @@ async def test_a_program_is_refused_when_a_trait_is_missing(
         inferlet()(lambda api: None)  # type: ignore[arg-type, return-value]
 
 
+def test_the_decorator_without_its_parentheses_says_so(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.py"
+    bare.write_text("from quire.programs.sdk import inferlet\n@inferlet\nasync def it(api): pass\n")
+    with pytest.raises(InvalidArgument, match=r"'it' has no parentheses: write @inferlet\(\)"):
+        load_inferlet(bare)
+
+
 async def test_programs_from_files(host: ProgramHost, ports: Ports, tmp_path: Path) -> None:
     good, bad, empty = tmp_path / "good.py", tmp_path / "bad.py", tmp_path / "empty.py"
     good.write_text(

@@ -129,6 +129,21 @@ def test_a_client_that_has_finished_sending_gets_its_answer(
     assert not stream or body.endswith(b"0\r\n\r\n")
 
 
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/nowhere"])
+def test_an_answer_that_is_ready_at_once_reaches_a_half_closed_client(
+    server: RunningServer, path: str
+) -> None:
+    """The FIN comes in the turn of the loop after the request, when the answer is complete and
+    still gathered with other writes."""
+    for _ in range(10):
+        with connected(server) as sock:
+            sock.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            sock.shutdown(socket.SHUT_WR)
+            head, body = head_and_body(rest(sock))
+        assert head.startswith(b"http/1.1 404" if path == "/nowhere" else b"http/1.1 200")
+        assert json.loads(body)
+
+
 def test_requests_in_a_row_are_all_answered(gated: RunningServer, closed_gate: GatedEngine) -> None:
     """A client may send several and then no more."""
     with connected(gated) as sock:

@@ -31,4 +31,4 @@ def load_folder(folder: Path) -> Inferlet:
     for wheel in wheels:
         check_pure(wheel)
     sys.path[:0] = [str(folder), *map(str, wheels)]
-    return load_inferlet(folder / MAIN)
+    return load_inferlet(folder / MAIN, folder=folder)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quire.core.errors import QuireError
+from quire.core.program_files import MAIN
 
 _THERE = re.compile(
     r"""(?x) (?<=File\ ") (?: [^"\n]* \b uploaded\.py (?P<inside> /[^"\n]* )?
@@ -20,9 +21,11 @@ _THERE = re.compile(
 def with_own_places(text: str, program: str) -> str:
     """Return ``text``, an error of ``program``, with the local file's name; unchanged if
     ``program`` is the name of a program of the node."""
-    if not Path(program).exists():
+    here = Path(program)
+    if not here.exists():
         return text
-    return _THERE.sub(lambda found: f"{program.rstrip('/')}{found['inside'] or ''}", text)
+    main = f"/{MAIN}" if here.is_dir() else ""
+    return _THERE.sub(lambda found: f"{program.rstrip('/')}{found['inside'] or main}", text)
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def family_of(config: dict[str, Any], where: str) -> ModelFamily:
         raise UnsupportedModel(
             f"{where} is a {str(model_type)[:80]!r} with architectures {str(architectures)[:200]}, "
             f"which is not served as a model. {_instead(model_type, architectures)} Built in are "
-            f"{', '.join(sorted(name for f in FAMILIES.values() for name in f.architectures))}"
+            f"{', '.join(sorted({name for f in FAMILIES.values() for name in f.architectures}))}"
         )
     return family
 

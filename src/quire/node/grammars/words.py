@@ -70,6 +70,30 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "multipleOf: at most nine digits can be kept: write a rounder number",
     ),
     (
+        "initial lexer configuration",
+        (),
+        "compiling this takes more work than is allowed: shorten its lists, patterns and ranges of "
+        "numbers, or split it",
+    ),
+    (
+        "Unable to determine if regex is empty",
+        ("allOf",),
+        "whether any text fits all these patterns takes too much work to find out: write one "
+        "pattern",
+    ),
+    (
+        "too many expressions constructed|lexer fuel",
+        (),
+        "following the patterns takes more work than is allowed: write shorter ones, with fewer "
+        "repetitions inside repetitions",
+    ),
+    (
+        r"Current row has (?P<what>\d+) items; max is (?P<limit>\d+)",
+        (),
+        "the same text can be read in {what} ways, and at most {limit} are followed: write rules "
+        "of which one fits, and repetitions with the rule itself in front (a: a b | b)",
+    ),
+    (
         "Anchor '(?P<what>[^']*)' does not exist",
         ("$ref",),
         "no $anchor is named {what}: correct the reference",

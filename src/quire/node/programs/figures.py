@@ -12,12 +12,21 @@ from dataclasses import dataclass, replace
 
 from quire.control import ProcessRow
 from quire.core.actions import Action, ProgramClosed
-from quire.core.events import ENGINE_WAS_LOST, REFUSED, Event
+from quire.core.events import (
+    ENDED_BY_CLIENT,
+    ENGINE_WAS_LOST,
+    IDLE_FOR,
+    LAST_CALL,
+    REFUSED,
+    Event,
+)
 from quire.core.ids import ProgramForm, ProgramId
 from quire.programs.runtime.running import GuestSpent
 
 _OUTCOMES = {one: one for one in ("finished", "failed", "cancelled", "terminated", REFUSED)} | {
-    ENGINE_WAS_LOST: "engine_lost"
+    ENGINE_WAS_LOST: "engine_lost",
+    LAST_CALL: "finished",
+    ENDED_BY_CLIENT: "cancelled",
 }
 """The outcome by the reason of the end. A reason that is not listed is a sentence: the node has
 terminated the program."""
@@ -73,6 +82,12 @@ def usage_of(closed: ProgramClosed | ProcessRow) -> ResourceUsage:
     )
 
 
+def _outcome(reason: str) -> str:
+    if reason.startswith(IDLE_FOR):  # most sessions end so
+        return "idle"
+    return _OUTCOMES.get(reason, "terminated")
+
+
 @dataclass(slots=True)
 class _Kept:
     used: ResourceUsage | None = None
@@ -125,7 +140,7 @@ class ProgramFigures:
             kept.used = usage_of(action)
         if action.reason == REFUSED:  # it has no record whose removal would forget it
             self.forget([action.program])
-        self._ended[action.form, _OUTCOMES.get(action.reason, "terminated")] += 1
+        self._ended[action.form, _outcome(action.reason)] += 1
 
     def observe_failure(self, event: Event, error: Exception) -> None:
         """Do nothing: no program was closed."""

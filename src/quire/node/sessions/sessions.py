@@ -21,6 +21,7 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
+from quire.core.events import IDLE_FOR
 from quire.core.ids import ProgramId, TenantId
 from quire.node.control.control_thread import ControlThread
 from quire.node.control.preparation import Preparation
@@ -296,5 +297,5 @@ class SessionTable:
             elif used_s + ttl_s > now_s:
                 self._expiry.set(program, used_s + ttl_s)
             else:
-                session.end(f"idle for {ttl_s:g} s")
+                session.end(f"{IDLE_FOR} {ttl_s:g} s")
         self._schedule_sweep()

@@ -137,7 +137,8 @@ class Execution:
             self._conclude(ProgramState.FINISHED, result, None)
 
     def _failed(self, error: BaseException) -> ProgramFailed:
-        return program_failed(self.inferlet.name, self.inferlet.source, error)
+        program = self.inferlet
+        return program_failed(program.name, program.source, error, program.folder)
 
     async def _drain(self) -> None:
         """Wait for issued commands, and raise a failure that no await has raised."""

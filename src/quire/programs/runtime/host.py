@@ -141,7 +141,8 @@ class ProgramHost:
             loop.default_exception_handler(context)
             return
         running = task.execution.running
-        trace = own_traceback(error, task.execution.inferlet.source)
+        program = task.execution.inferlet
+        trace = own_traceback(error, program.source, program.folder)
         text = f"{task.get_name()} failed and was not awaited\n{trace}"
         logger.error("program %s (%s): %s", running.id, running.name, text)
         running.log("error", text)

@@ -28,6 +28,7 @@ from quire.server.planning import (
     Reporting,
     check_num_choices,
     completion_request,
+    num_kept_tokens,
     request_sampler,
 )
 from quire.server.requests.identity import priority_of
@@ -106,12 +107,8 @@ async def prepare_chat(
 
 def _truncated(prompt: ChatPrompt, body: ChatCompletionRequest, model: ServedModel) -> ChatPrompt:
     """Return the end of ``prompt``, as long as ``truncate_prompt_tokens`` allows."""
-    asked = body.truncate_prompt_tokens
-    if asked is None:
-        return prompt
-    room = max(1, model.max_tokens - max(1, body.limit() or 0))
-    num_kept = room if asked == -1 else asked
-    if len(prompt.token_ids) <= num_kept:
+    num_kept = num_kept_tokens(model, body.truncate_prompt_tokens, body.limit() or 0)
+    if num_kept is None or len(prompt.token_ids) <= num_kept:
         return prompt
     if prompt.images:
         raise InvalidArgument(

@@ -28,6 +28,7 @@ from quire.server.planning import (
     Reporting,
     check_num_choices,
     completion_request,
+    num_kept_tokens,
     request_sampler,
     told_stream,
 )
@@ -65,6 +66,8 @@ async def completion_plan(
         prompts = await asyncio.to_thread(_prompts, model, texts, body.add_special_tokens)
     else:
         prompts = [_known_prompt(model, text) for text in texts if not isinstance(text, str)]
+    if not num_generated:  # else the prompt is one that was cut, and what followed it
+        prompts = [_truncated(prompt, body, model) for prompt in prompts]
     sampler = request_sampler(body, model)
     with prompt_field("prompt"):
         requests = [
@@ -147,6 +150,19 @@ def _prompt(
             raise InvalidArgument("a prompt is empty: send at least one token", param="prompt")
         return EchoedPrompt(text, (*start, *own), len(start))
     return replace(_known_prompt(model, text), text=model.tokenizer.decode(text))
+
+
+def _truncated(prompt: EchoedPrompt, body: CompletionsRequest, model: ServedModel) -> EchoedPrompt:
+    """Return the end of ``prompt``, as long as ``truncate_prompt_tokens`` allows."""
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    num_kept = num_kept_tokens(model, body.truncate_prompt_tokens, max_tokens)
+    num_cut = 0 if num_kept is None else len(prompt.token_ids) - num_kept
+    if num_cut <= 0:
+        return prompt
+    token_ids = prompt.token_ids[num_cut:]
+    num_added = max(0, prompt.num_added - num_cut)
+    text = model.tokenizer.decode(token_ids[num_added:]) if body.echo else ""
+    return EchoedPrompt(text, token_ids, num_added)
 
 
 def _known_prompt(model: ServedModel, token_ids: list[int]) -> EchoedPrompt:

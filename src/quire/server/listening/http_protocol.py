@@ -62,14 +62,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timeout_s = head_timeout_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        gathered = GatheredTransport(cast(asyncio.Transport, transport), self._writes)
-        super().connection_made(gathered)
+        self._gathered = GatheredTransport(cast(asyncio.Transport, transport), self._writes)
+        super().connection_made(self._gathered)
         self._wait_for_head()
         self._table.opened(self, self.loop.time())
 
     def give_up(self) -> None:
         """Close at once: the connection's place is needed, and it has no running request."""
         self.transport.abort()
+
+    def flush(self) -> None:
+        """Give gathered writes to the transport now."""
+        self._gathered.send_held()
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), _PIECE_BYTES):

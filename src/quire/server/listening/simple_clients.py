@@ -47,6 +47,7 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
         """Return whether the connection stays open: a complete request waits for its answer."""
         cycle = self.cycle
         if self._in_message or cycle is None or cycle.response_complete:
+            self.flush()  # asyncio closes its own transport now, which drops what is gathered
             return None
         cycle.keep_alive = False
         if not cycle.response_started and cycle.scope["http_version"] == "1.0":

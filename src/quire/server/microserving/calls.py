@@ -13,6 +13,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from quire.core.errors import QuireError, UnknownHandle
+from quire.core.events import LAST_CALL
 from quire.core.interfaces import ServedModel
 from quire.node import SessionHandle
 from quire.node.sessions.calls import BuiltIn, SessionCall
@@ -79,7 +80,7 @@ async def result_of(caller: Caller, program: BuiltIn[R, T], asked: R) -> T:
     finally:
         call.cancel("its request has ended")
         if identity.final:
-            session.end("the client has said that this call is the last")
+            session.end(LAST_CALL)
     observer.end("finished")
     return result
 

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from quire.control import ProcessRow
+from quire.core.events import ENDED_BY_CLIENT
 from quire.node import SessionHandle
 from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.list_page import ListPage
@@ -91,7 +92,7 @@ async def get_session(request: Request, session: SessionId) -> Response:
 async def delete_session(request: Request, session: SessionId) -> Response:
     """End a session: its running calls are cancelled and its memory is freed."""
     found = context_of(request).node.find_session(caller_of(request), session)
-    found.cancel("its client has ended the session")
+    found.cancel(ENDED_BY_CLIENT)
     return _json(DeletedSession(id=_id_of(found)))
 
 

@@ -15,7 +15,7 @@ from quire.server.schemas.generation import (
     Usage,
 )
 from quire.server.schemas.messages import Messages, TemplateVariables
-from quire.server.schemas.prompt_fields import PromptFields
+from quire.server.schemas.prompt_fields import PromptFields, check_kept_tokens
 from quire.server.schemas.tools import (
     MAX_TOOLS,
     AllowedToolsChoice,
@@ -68,8 +68,7 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
                     "continue_final_message",
                     "continue_final_message needs an assistant message at the end",
                 )
-        if self.truncate_prompt_tokens == 0:
-            raise FieldError("truncate_prompt_tokens", "truncate_prompt_tokens is -1 or at least 1")
+        check_kept_tokens(self.truncate_prompt_tokens)
         if self.stream and self.prompt_logprobs is not None:
             raise FieldError(
                 "prompt_logprobs", "prompt_logprobs stand in a whole answer alone: leave stream out"

@@ -15,6 +15,7 @@ from quire.server.schemas.base import (
     TokenIds,
 )
 from quire.server.schemas.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage
+from quire.server.schemas.prompt_fields import KeptTokens, check_kept_tokens
 
 MAX_PROMPTS = 256
 
@@ -61,6 +62,7 @@ class CompletionsRequest(GenerationFields):
         None, description="Filling in the middle is not served: absent, null or empty"
     )
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: KeptTokens | None = None
 
     @field_validator("suffix")
     @classmethod
@@ -71,6 +73,7 @@ class CompletionsRequest(GenerationFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionsRequest:
+        check_kept_tokens(self.truncate_prompt_tokens)
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise FieldError("best_of", "best_of is not served: leave it out or make it equal to n")
         return self

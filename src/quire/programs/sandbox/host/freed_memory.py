@@ -2,7 +2,7 @@
 
 An instance allocates some 0.4 MiB from the C library beside its own memory, and the library keeps
 freed memory for later allocations: after a thousand guests that is more than the process itself
-uses. Belongs to one loop.
+uses (docs/decisions/158-what-the-sandbox-saves.md). Belongs to one loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One instance of a core module, called through the wasmtime package or its C functions.
 
 The package queries a function's type and creates a dozen objects for each call: 30 us, several
-times as long as a turn computes. If the package has the expected internals, instances are created
-and called through the C API that it binds; otherwise through the package. Both raise the package's
-errors. Must not know what the functions mean.
+times as long as a turn computes (docs/decisions/158-what-the-sandbox-saves.md). If the package has
+the expected internals, instances are created and called through the C API that it binds; otherwise
+through the package. Both raise the package's errors. Must not know what the functions mean.
 """
 
 from __future__ import annotations
