@@ -279,6 +279,26 @@ def test_where_nothing_is_known_a_program_makes_way_for_none_of_its_kind() -> No
     assert level(made, first) > level(made, newcomer) == level(made, second)
 
 
+def test_calls_that_wait_do_not_seem_shorter_than_those_that_run() -> None:
+    """They came when programs of their kind had not had much yet. Of another kind nothing changes,
+    and a promoted call keeps its turn."""
+    made = policy()
+    first, second = begin(made, 1, "agent"), begin(made, 2, "agent")
+    waiting, chat, promoted = begin(made, 3, "agent"), begin(made, 4, "chat"), call(1, 5)
+    promoted.kind, promoted.program_figures.deadline_s = "agent", 10.0
+    made.on_arrival(promoted, 0.0)
+    assert made.on_time(6.0) == [promoted]
+    serve(made, first, 3000, 6.0)
+    assert made.on_time(6.0) == [], "one alone says nothing"
+    serve(made, second, 2500, 6.0)
+    assert waiting in made.on_time(6.0)
+    assert level(made, waiting) == level(made, second) == level(made, first)
+    assert level(made, chat) < level(made, waiting)
+    assert level(made, promoted) == 0
+    serve(made, second, 100, 6.0)
+    assert made.on_time(6.0) == [], "not for every token"
+
+
 def test_where_nothing_is_known_a_kind_that_has_turned_out_long_makes_way() -> None:
     made = policy()
     begin(made, 1, "search", served=40_000)

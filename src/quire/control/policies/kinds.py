@@ -35,7 +35,7 @@ Kind = tuple[str, str]
 class KindOfProgram:
     """The lengths of the programs of one kind, and the ranks that follow from them as soon as
     ``min_ended`` have ended. ``prompt_weight``: how much a token of a prompt counts in both, in
-    comparison with a generated one."""
+    comparison with a generated one. ``second``: see ``second_longest``."""
 
     __slots__ = (
         "_beyond",
@@ -46,10 +46,10 @@ class KindOfProgram:
         "_min_ended",
         "_num_learned",
         "_ranks",
-        "_second",
         "_second_life",
         "_weight",
         "prompt_weight",
+        "second",
     )
 
     def __init__(self, min_ended: int = MIN_ENDED) -> None:
@@ -57,7 +57,7 @@ class KindOfProgram:
         self._lives = Lifetimes()
         self._longest = 0.0
         self._longest_life: Lifetime | None = None
-        self._second = 0.0
+        self.second = 0.0
         self._second_life: Lifetime | None = None
         self._weight = PromptWeight()
         self._num_learned = 0
@@ -93,12 +93,12 @@ class KindOfProgram:
         others."""
         if life is self._longest_life:
             self._longest = max(self._longest, attained)
-        elif life is self._second_life or attained > self._second:
-            self._second_life, self._second = life, max(self._second, attained)
-        if self._second > self._longest:
+        elif life is self._second_life or attained > self.second:
+            self._second_life, self.second = life, max(self.second, attained)
+        if self.second > self._longest:
             self._longest_life, self._second_life = self._second_life, self._longest_life
-            self._longest, self._second = self._second, self._longest
-        return self._second
+            self._longest, self.second = self.second, self._longest
+        return self.second
 
     def rank(self, attained: float) -> float | None:
         """The rank of a program with a progress of ``attained``, which counts with

@@ -120,6 +120,7 @@ class LeastLeft:
         self._empty: dict[ProgramId, None] = {}
         self._calls: dict[ReadyCommand, _Call] = {}
         self._num_arrived = 0
+        self._outgrown: set[KindOfProgram] = set()
 
     @property
     def name(self) -> str:
@@ -196,11 +197,34 @@ class LeastLeft:
         promoted = self._promotions.take_due(now_s)
         for call in promoted:
             call.level, call.left = 0, float(TURN_TOKENS)
-        return [call.command for call in promoted]
+        changed = [call.command for call in promoted]
+        return changed + self._rank_anew() if self._outgrown else changed
 
     def _rank(self, call: _Call) -> None:
+        kind = call.family.kind
+        second = kind.second
         call.level = 1 + floor(LEVELS_PER_OCTAVE * call.family.rank())
+        if kind.second != second and _octave(kind.second) > _octave(second):
+            self._outgrown.add(kind)
         self._promotions.watch(call)
+
+    def _rank_anew(self) -> list[ReadyCommand]:
+        """Rank the calls of kinds that turn out longer than they were taken to be, and return those
+        whose levels have changed. Otherwise those that wait would seem shorter than those that run,
+        and each would take a place for one message."""
+        kinds, self._outgrown = self._outgrown, set()
+        changed: list[ReadyCommand] = []
+        for call in self._calls.values():
+            if call.family.kind in kinds and not call.is_promoted:
+                level = call.level
+                self._rank(call)
+                if call.level != level:
+                    changed.append(call.command)
+        return changed
+
+
+def _octave(length: float) -> int:
+    return floor(LEVELS_PER_OCTAVE * log2(max(length, SHORTEST_TOKENS)))
 
 
 def _urgent_s(command: ReadyCommand) -> float:
