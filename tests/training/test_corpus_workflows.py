@@ -11,8 +11,8 @@ from quire.node.documents.reading_worker import pdf_text
 from quire.programs.workflow.applications.parts import SYNTHESIS
 from quire.programs.workflow.chunker import chunks as chunks_of_a_query
 from quire.programs.workflow.chunker import with_surroundings
-from training.corpus import facts, pages, workflows
-from training.corpus.document import Document, Split
+from training.corpus import facts, given_answers, pages, reading, workflows
+from training.corpus.document import Document, Split, in_split
 from training.corpus.facts import UNKNOWN
 
 
@@ -42,9 +42,9 @@ def asked(document: Document) -> str:
 
 def test_the_prompts_of_the_applications_are_trained() -> None:
     for sample, field in (
-        (workflows.sample_leaf, "prompt"),
-        (workflows.sample_refine, "refine_prompt"),
-        (workflows.sample_combine, "combine_prompt"),
+        (reading.sample_leaf, "prompt"),
+        (given_answers.sample_refine, "refine_prompt"),
+        (given_answers.sample_combine, "combine_prompt"),
     ):
         form = pattern(SYNTHESIS[field])
         num = sum(form.match(asked(d)) is not None for d in documents(sample))
@@ -95,7 +95,7 @@ def test_a_chunk_knows_what_it_says() -> None:
                 assert name in chunk.text
 
 
-@pytest.mark.parametrize("sample", [workflows.sample_leaf, workflows.sample_pages])
+@pytest.mark.parametrize("sample", [reading.sample_leaf, reading.sample_pages])
 def test_an_answer_stands_in_the_chunks_and_an_unknown_one_does_not(sample: object) -> None:
     seen = dict.fromkeys(("present", "absent"), 0)
     for document in documents(sample):
@@ -126,7 +126,7 @@ def test_verdicts_are_balanced() -> None:
 
 
 def test_a_refined_answer_is_the_contexts_or_the_one_so_far() -> None:
-    for document in documents(workflows.sample_refine):
+    for document in documents(given_answers.sample_refine):
         answer = document.answer.removeprefix("Answer: ")
         so_far = re.search(r"Answer so far: (.*)\n", asked(document))
         assert so_far is not None
@@ -134,9 +134,77 @@ def test_a_refined_answer_is_the_contexts_or_the_one_so_far() -> None:
         assert (document.kind == "found") <= (answer != UNKNOWN)
 
 
+def _refined(split: Split, count: int = 150) -> list[tuple[str, str, str]]:
+    """The question, answer so far and answer of each exchange."""
+    rng, found = Random(7), list[tuple[str, str, str]]()
+    for _ in range(count):
+        text = given_answers.sample_refine(rng, split).text
+        form = (
+            r"Answer so far: (.*)\nRefine the answer.\nQuestion: (.*)<\|end\|>.*Answer: (.*)<\|end"
+        )
+        found += [(question, so_far, told) for so_far, question, told in re.findall(form, text)]
+    return found
+
+
+def test_an_answer_so_far_is_mostly_one_that_a_chunk_could_have_given() -> None:
+    """Training has what the applications ask: one of the attribute that the question names."""
+    kept, gave_way, came = 0, 0, 0
+    rng = Random(5)
+    possible = {
+        name: {draw(rng, Split.TRAIN) for _ in range(500)}
+        for name, draw in facts.ATTRIBUTES.items()
+        if name in given_answers._RECOGNISED
+    }
+    fits, others = 0, 0
+    for question, so_far, answer in _refined(Split.TRAIN):
+        kept += so_far == answer != UNKNOWN
+        came += so_far == UNKNOWN != answer
+        gave_way += UNKNOWN != so_far != answer
+        attribute = next((one for one in possible if re.search(rf"\b{one}\b", question)), None)
+        if attribute is not None and so_far != UNKNOWN:
+            fits += so_far in possible[attribute]
+            others += so_far not in possible[attribute]
+    assert min(kept, came, gave_way) > 60
+    assert kept > came > gave_way
+    assert fits > 4 * others
+
+
+def test_a_first_question_is_often_the_only_one() -> None:
+    rng = Random(9)
+    made = [given_answers.sample_refine(rng, Split.TRAIN) for _ in range(200)]
+    alone = sum(sum(segment.learned for segment in one.segments) == 1 for one in made)
+    assert 8 < alone < 60
+
+
+def test_values_of_a_training_page_begin_alike_and_held_out_ones_stay_as_they_were() -> None:
+    def alike(split: Split) -> int:
+        rng, found = Random(3), 0
+        for _ in range(60):
+            codes = [fact[2] for fact in pages.draw_page(rng, split, 60).facts if fact[1] == "code"]
+            found += len(codes) - len({code[:3] for code in codes})
+        return found
+
+    assert alike(Split.TRAIN) > 10 * max(1, alike(Split.HELD_OUT))
+
+
+def test_a_similar_value_begins_as_the_other_does_and_is_no_held_out_word() -> None:
+    rng = Random(2)
+    for _ in range(200):
+        assert facts.similar_value(rng, "city", "Rome", "Oslo") == "Rome"
+        code = facts.similar_value(rng, "code", "1234", "9876")
+        assert code[0] == "9"
+        assert code[-1] == "4"
+        street = facts.similar_value(rng, "street", "Yais 6", "Tepeko 14")
+        word, number = street.split()
+        assert number == "6"
+        assert word.istitle()
+        assert in_split(word.lower(), Split.TRAIN)
+        assert facts.similar_value(rng, "password", "apzai", "oupkesh").islower()
+
+
 def test_combined_answers_are_the_most_frequent_or_the_first_that_can_be_right() -> None:
     misread = 0
-    for document in documents(workflows.sample_combine):
+    for document in documents(given_answers.sample_combine):
         given = re.findall(r"^\d+\. (.*)$", asked(document), re.M)
         known = [one for one in given if one != UNKNOWN]
         best = max(known, key=known.count) if known else UNKNOWN

@@ -17,6 +17,7 @@ from training.corpus.words import (
     made_up,
     people,
     person,
+    similar_name,
 )
 
 Fact = tuple[str, str, str]
@@ -50,6 +51,8 @@ ATTRIBUTES: dict[str, Callable[[Random, Split], str]] = {
     "language": lambda rng, _: rng.choice(LANGUAGES).capitalize(),
     "birthday": lambda rng, _: f"{rng.choice(MONTHS)} {rng.randint(1, 28)}",
 }
+_SPELLED = ("boss", "friend", "password", "team", "street")
+_DIGITS = ("code", "room", "phone", "price")
 _FACT_FORMS = ("The {a} of {n} is {v}.", "{n}'s {a} is {v}.", "{n} has {a} {v}.", "{n}: {a} {v}.")
 _OTHER_SENTENCES = (
     "It was a warm day.",
@@ -91,6 +94,20 @@ def draw_facts(
     rng.shuffle(chosen)
     unknown = ATTRIBUTES[rng.choice(list(ATTRIBUTES))]
     return [(n, a, ATTRIBUTES.get(a, unknown)(rng, split)) for n, a in chosen]
+
+
+def similar_value(rng: Random, attribute: str, value: str, other: str) -> str:
+    """Return a training value of ``attribute`` that begins as ``other`` does and ends mostly as
+    ``value``; ``value`` itself where all values are words of a list."""
+    if attribute in _SPELLED:
+        first, _, rest = value.partition(" ")
+        begun = other.partition(" ")[0]
+        word = similar_name(rng, Split.TRAIN, begun)
+        return f"{word if first[0].isupper() else word.lower()} {rest}".strip()
+    if attribute in _DIGITS:
+        kept = rng.randint(1, max(1, len(other) - 1))
+        return other[:kept] + value[kept:]
+    return value
 
 
 def write_context(rng: Random, facts: list[Fact]) -> str:

@@ -16,9 +16,11 @@ from training.corpus import (
     extraction,
     facts,
     functions,
+    given_answers,
     lists,
     plain,
     react,
+    reading,
     sessions,
     workflows,
 )
@@ -44,11 +46,11 @@ SAMPLERS: Mapping[str, Sampler] = {
     "copying": copying.sample,
     "plain": plain.sample,
     "sessions": sessions.sample,
-    "leaves": workflows.sample_leaf,
-    "pages": workflows.sample_pages,
+    "leaves": reading.sample_leaf,
+    "pages": reading.sample_pages,
     "verdicts": workflows.sample_judge,
-    "refined": workflows.sample_refine,
-    "combined": workflows.sample_combine,
+    "refined": given_answers.sample_refine,
+    "combined": given_answers.sample_combine,
     "workflows": workflows.sample,
 }
 

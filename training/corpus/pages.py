@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from training.corpus.document import Split
-from training.corpus.facts import ATTRIBUTES, Fact, draw_facts
+from training.corpus.facts import ATTRIBUTES, Fact, draw_facts, similar_value
 from training.corpus.words import CITIES, MONTHS, made_up, similar_name
 
 _FORMS = ("The {a} of {n} is {v}.", "{n}'s {a} is {v}.", "{n} has {a} {v}.", "{n}: {a} {v}.")
@@ -138,8 +138,8 @@ def draw_page(
 
 def _hard_facts(rng: Random, count: int) -> list[Fact]:
     """Return facts that are easily taken for each other: most names are made up, many of them
-    alike, and often all share a few attributes."""
-    return draw_facts(
+    alike, often all share a few attributes, and values begin as others do."""
+    drawn = draw_facts(
         rng,
         Split.TRAIN,
         count,
@@ -147,6 +147,19 @@ def _hard_facts(rng: Random, count: int) -> list[Fact]:
         made_up_share=0.85,
         similar_share=rng.choice([0.0, 0.0, 0.3, 0.6]),
     )
+    return _with_similar_values(rng, drawn, rng.choice([0.0, 0.0, 0.3, 0.6]))
+
+
+def _with_similar_values(rng: Random, drawn: list[Fact], share: float) -> list[Fact]:
+    """Return the facts, ``share`` of them with a value that begins as an earlier one's does."""
+    changed, values = list[Fact](), dict[str, list[str]]()
+    for name, attribute, value in drawn:
+        before = values.setdefault(attribute, [])
+        if before and rng.random() < share:
+            value = similar_value(rng, attribute, value, rng.choice(before))
+        before.append(value)
+        changed.append((name, attribute, value))
+    return changed
 
 
 def _word(rng: Random, split: Split) -> str:

@@ -249,6 +249,20 @@ def test_a_synthesis_is_told_which_list_it_goes_through(
         Graph.optimize(app, query)
 
 
+@pytest.mark.parametrize(("last_first", "order"), [(False, [0, 1, 2]), (True, [2, 1, 0])])
+def test_an_answer_is_refined_in_the_order_of_the_list(last_first: bool, order: list[int]) -> None:
+    prompts = {"prompt": "{found}", "refine_prompt": "{answer} {found}"}
+    config = {**prompts, "synthesis": "refine", "last_first": last_first}
+    app = App("app", engines())
+    app.update_template(
+        [Node("llm", {"found": "texts"}, {"answer": "text"}, None, config, name="ask")]
+    )
+    graph = Graph.optimize(app, {"found": ["x", "y", "z"]})
+    made = graph.p_graph.primitives
+    read = [made[f"ask.{step}.prefill"].inputs["found"].index for step in range(3)]
+    assert read == order
+
+
 def test_a_search_without_an_order_to_the_ingestion_is_refused() -> None:
     embed = Node("embedding", {"texts": "texts"}, {"vectors": "vectors"}, name="embed")
     config = {"operation": "ingest"}

@@ -75,7 +75,8 @@ def rank_node() -> Node:
 def synthesis_node(mode: str, prompts: Mapping[str, str]) -> Node:
     """The node that answers ``question`` from the texts ``context``, the nearest first. Texts that
     are read together stand in the other order: the nearest beside the question behind them, where
-    models find it best (Liu et al., "Lost in the Middle", 2023)."""
+    models find it best (Liu et al., "Lost in the Middle", 2023). Texts that refine an answer are
+    read in that order too: behind the nearest no other text can overwrite what it says."""
     config = {
         **prompts, "synthesis": mode, "separator": " ", "last_first": True, "max_tokens": 128
     }  # fmt: skip

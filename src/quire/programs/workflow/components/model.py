@@ -146,17 +146,18 @@ class ComponentCalls:
         return self._call("", self._prompt("prompt"), {})
 
     def refine(self) -> Primitive | None:
-        """Make ``n`` chained calls: each reads one element and the answer so far. None if ``n`` is
-        not known yet."""
+        """Make ``n`` chained calls: each reads one element, in the order of the configuration, and
+        the answer so far. None if ``n`` is not known yet."""
         first, later = self._prompt("prompt"), self._prompt("refine_prompt")
         self._needs(later, "refine_prompt", ANSWER)
         context, num = self._context()
         if not num:
             return None if num is None else self.one_shot()
-        answer = self._call("0", first, {context: self._element(context, 0)})
-        for index in range(1, num):
+        order = [*reversed(range(num))] if self._lists["last_first"] else [*range(num)]
+        answer = self._call("0", first, {context: self._element(context, order[0])})
+        for step, index in enumerate(order[1:], 1):
             inputs = {context: self._element(context, index), ANSWER: _text(answer)}
-            answer = self._call(str(index), later, inputs)
+            answer = self._call(str(step), later, inputs)
         return answer
 
     def tree(self) -> Primitive | None:
