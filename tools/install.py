@@ -17,7 +17,10 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIN_PYTHON = (3, 11)
 KERNEL = os.path.join("src", "quire", "engine", "cpu")
-LOCKS = {"runtime": ["requirements.lock"], "dev": ["requirements.lock", "requirements-dev.lock"]}
+LOCKS = {
+    "runtime": ["requirements.lock"],
+    "dev": ["requirements.lock", "requirements-dev.lock", "requirements-nixl.lock"],
+}
 
 
 class InstallError(Exception):

@@ -1,8 +1,9 @@
-"""Writes ``requirements.lock`` and ``requirements-dev.lock`` from the environment that runs it.
+"""Writes ``requirements.lock``, ``requirements-dev.lock`` and ``requirements-nixl.lock`` from the
+environment that runs it.
 
-The runtime lock is the closure of the project's dependencies, the other one holds the additions of
-the ``dev`` extra. Versions are the installed ones; a local part (``2.13.0+cpu``) is dropped,
-because the build depends on the machine and only the version on the project.
+The runtime lock is the closure of the project's dependencies, the others hold the additions of the
+extras ``dev`` and ``nixl``. Versions are the installed ones; a local part (``2.13.0+cpu``) is
+dropped, because the build depends on the machine and only the version on the project.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ HEADER = """\
 # {title}
 # Made by 'make lock' from an environment whose tests pass; do not edit by hand.
 """
+EXTRAS = {
+    "dev": "What its tests and checks need on top.",
+    "nixl": "NIXL, and what it needs beside requirements.lock; its tests are among those of CI.",
+}
+"""The extras with a lock, and its first line."""
 
 
 def canonical(name: str) -> str:
@@ -57,10 +63,11 @@ def write(path: Path, title: str, pins: dict[str, str]) -> None:
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     runtime = closure([*project["dependencies"], BUILD])
-    everything = closure([*project["dependencies"], *project["optional-dependencies"]["dev"]])
-    dev = {name: version for name, version in everything.items() if name not in runtime}
     write(ROOT / "requirements.lock", "What Quire needs to run, and to be installed.", runtime)
-    write(ROOT / "requirements-dev.lock", "What its tests and checks need on top.", dev)
+    for extra, title in EXTRAS.items():
+        everything = closure([*project["dependencies"], *project["optional-dependencies"][extra]])
+        added = {name: version for name, version in everything.items() if name not in runtime}
+        write(ROOT / f"requirements-{extra}.lock", title, added)
 
 
 if __name__ == "__main__":

@@ -367,6 +367,17 @@ def test_a_request_that_is_sent_again_is_done_once(run: Callable[[Calls], Any]) 
     run(calls)
 
 
+def test_an_answer_from_a_lease_is_told_again_under_its_id(run: Callable[[Calls], Any]) -> None:
+    prompt = new_prompt(81, 100)
+
+    async def calls(sender: Microserving, receiver: Microserving) -> None:
+        address = await moved(sender, receiver, prompt, -1)
+        told = [await generated(receiver, prompt, -1, address, request_id="r") for _ in range(2)]
+        assert told[0] == told[1] == await generated(sender, prompt)
+
+    run(calls)
+
+
 def test_a_node_without_room_says_so_and_may_be_asked_again(run: Callable[[Calls], Any]) -> None:
     async def calls(sender: Microserving, receiver: Microserving) -> None:
         leases = [

@@ -99,7 +99,8 @@ class Microserving:
         tokens before ``begin`` come from the lease, or from the prefix cache.
 
         ``num_generated``: how many of the prompt's last tokens were sampled before. ``fields``:
-        ``images``, and all of ``/v1/completions``.
+        ``images``, ``request_id`` and all of ``/v1/completions``. If the connection was lost, the
+        same call with the same ``request_id`` yields the same answer from its beginning.
         """
         body: dict[str, Any] = {"prompt": _sent(prompt), "begin": begin}
         body |= {"num_generated": num_generated, "kv_addr_info": kv_addr_info}

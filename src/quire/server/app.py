@@ -30,6 +30,7 @@ from quire.server.errors.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
 from quire.server.microserving.addresses import KvAddresses
 from quire.server.microserving.channels import Channels
+from quire.server.microserving.kept_answers import KeptAnswers
 from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import read_page_files
@@ -142,6 +143,7 @@ def _context(
         index=LiveIndex(node.for_routers.index_changes, node.is_over),
         addresses=KvAddresses(config.cluster_key, time.time),
         once=OnceByRequest(),
+        kept=KeptAnswers(),
         channels=Channels(),
         page=read_page_files(),
         workflows=workflows,

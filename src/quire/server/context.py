@@ -17,6 +17,7 @@ from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
 from quire.server.microserving.addresses import KvAddresses
 from quire.server.microserving.channels import Channels
+from quire.server.microserving.kept_answers import KeptAnswers
 from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import PageFile
@@ -42,6 +43,7 @@ class ServerContext:
     index: LiveIndex
     addresses: KvAddresses
     once: OnceByRequest
+    kept: KeptAnswers
     channels: Channels
     page: Mapping[str, PageFile]
     workflows: Applications

@@ -6,14 +6,18 @@ that is to answer. A node without a cluster key answers 401.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from quire.control.statistics import EngineStatistics
 from quire.node import Node
+from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 from quire.server.completions.fields import completion_plan
-from quire.server.context import context_of
+from quire.server.context import caller_of, context_of
 from quire.server.direct_routes import MSGPACK
 from quire.server.listening.piece_writer import STATE_KEY
 from quire.server.microserving.channel_frames import NAME_HEADER
@@ -21,7 +25,7 @@ from quire.server.microserving.channels import ChannelStream
 from quire.server.microserving.exchanges import exchanges_of
 from quire.server.microserving.live_index import IndexStream
 from quire.server.planning import begin
-from quire.server.requests.strict_json import StrictRoute
+from quire.server.requests.strict_json import StrictRoute, generated_of
 from quire.server.schemas.base import ResponseModel, Responses, event_responses
 from quire.server.schemas.completions import Completion
 from quire.server.schemas.microserving import (
@@ -64,11 +68,25 @@ async def remote_send(request: Request, body: RemoteSendRequest) -> Response:
 @router.post("/v1/microserving/start_generate", response_model=Completion, responses=_EVENTS)
 async def start_generate(request: Request, body: StartGenerateRequest) -> Response:
     """Compute `prompt[begin:]` and generate, as `/v1/completions` does."""
-    taking = exchanges_of(request).take(request, body)
-    plan = await completion_plan(
-        request, body, num_generated=body.num_generated or 0, change=taking.into
+    exchanges = exchanges_of(request)
+
+    async def begun(on_complete: Callable[[], None]) -> Response:
+        taking = exchanges.take(request, body)
+        plan = await completion_plan(
+            request, body, num_generated=body.num_generated or 0, change=taking.into
+        )
+        return begin(request, plan.then(lambda _: on_complete()))
+
+    if body.request_id is None:
+        return await begun(lambda: None)
+    context = context_of(request)
+    return context.kept.answer(
+        request,
+        (caller_of(request), body.request_id),
+        _asked(request, body),
+        begun,
+        context.config.write_timeout_s,
     )
-    return begin(request, plan)
 
 
 @router.post("/v1/microserving/leases/renew", response_model=RenewAnswer)
@@ -138,6 +156,13 @@ async def engines(request: Request) -> Response:
     node = exchanges_of(request).node
     found = node.statistics().controller.engines
     return _answer(request, EngineRows(engines=[_row(node, one) for one in found]))
+
+
+def _asked(request: Request, body: StartGenerateRequest) -> bytes:
+    """Return what identifies the content of a request to generate."""
+    telling = request.headers.get(TELLS_HEADER, "").encode()
+    content = hashlib.sha256(body.model_dump_json(exclude={"request_id"}).encode())
+    return content.digest() + hashlib.sha256(generated_of(request)).digest() + telling
 
 
 def _row(node: Node, engine: EngineStatistics) -> MicroservingEngine:

@@ -132,6 +132,7 @@ class StartGenerateRequest(CompletionsRequest):
     num_generated: Annotated[int, Field(ge=0, le=MAX_PROMPT_TOKENS)] | None = Field(
         None, description="How many of the prompt's last tokens were sampled before"
     )
+    request_id: Name | None = Field(None, description="Under it the answer is generated only once")
 
 
 class PromptPagesRequest(TokenizeRequest):
