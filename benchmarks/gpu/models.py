@@ -45,6 +45,7 @@ def random_model(raw: dict[str, Any], max_model_len: int, device: torch.device) 
         content="random",
         num_parameters=parameters.num_elements,
         max_model_len=max_model_len,
+        num_kv_heads=config.attention.num_kv_heads,
     )
 
 
