@@ -87,8 +87,9 @@ ENGINE_WAS_LOST = "its engine was lost"
 
 LAST_CALL = "the client has said that this call is the last"
 ENDED_BY_CLIENT = "its client has ended the session"
-"""Reasons of an end of a session, as is ``IDLE_FOR`` with the time that follows."""
+"""Reasons of the end of a session."""
 IDLE_FOR = "idle for"
+"""How the reason begins where a session has ended because it was idle; the time follows."""
 
 
 class ProgramEnded(EventBase, frozen=True, kw_only=True):

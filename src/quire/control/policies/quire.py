@@ -211,7 +211,8 @@ class LeastLeft:
     def _rank_anew(self) -> list[ReadyCommand]:
         """Rank the calls of kinds that turn out longer than they were taken to be, and return those
         whose levels have changed. Otherwise those that wait would seem shorter than those that run,
-        and each would take a place for one message."""
+        and each would take a place for one message. It looks at all calls, but only when a kind of
+        which little is known has reached another level."""
         kinds, self._outgrown = self._outgrown, set()
         changed: list[ReadyCommand] = []
         for call in self._calls.values():
