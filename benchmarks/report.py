@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -96,14 +97,18 @@ def control_form() -> str:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Print a table. ``rows`` have the same keys, which are the headings. Of a rounded figure the
-    median is shown."""
-    table = Table(title=title)
+    """Print a table, as Markdown and whole if it does not go to a terminal. ``rows`` have the same
+    keys, which are the headings. Of a rounded figure the median is shown."""
+    console = Console(stderr=True)
+    table = Table(title=title) if console.is_terminal else Table(title=title, box=box.MARKDOWN)
     for name in rows[0] if rows else ():
-        table.add_column(name, justify="right" if name != "model" else "left")
+        table.add_column(name, justify="right" if name != "model" else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_shown, row.values()))
-    Console(stderr=True).print(table)
+    if not console.is_terminal:
+        wide = Console(width=1 << 16)
+        console.width = max(80, wide.measure(table).maximum)
+    console.print(table)
 
 
 def _shown(value: object) -> str:
