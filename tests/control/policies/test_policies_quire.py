@@ -19,14 +19,20 @@ from quire.control.policies.kinds import (
     Kinds,
 )
 from quire.control.policies.lifetimes import FEWEST_TOKENS
-from quire.control.policies.quire import IDLE_S, LEVELS_PER_OCTAVE, MAX_EMPTY, TURN_TOKENS
+from quire.control.policies.quire import IDLE_S, MAX_EMPTY, TURN_TOKENS
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
 from quire.testing.conformance.policy import ready
 
-FAR = floor(LEVELS_PER_OCTAVE * log2(100_000))
-"""The level, less 1, of a program of an unknown kind with a service of 100,000 tokens."""
+
+def level_at(tokens: float) -> float:
+    """The level of a program whose rank is that number of tokens: 1 for the promoted ones."""
+    return 1 + floor(4 * log2(tokens)) / 4
+
+
+FAR = level_at(100_000)
+"""The level of a program of an unknown kind with a service of 100,000 tokens."""
 
 
 def end_one(kind: KindOfProgram, total: float) -> None:
@@ -233,13 +239,13 @@ def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
     new = call(1, 1)
     new.kind = "new"
     made.on_arrival(new, 0.0)
-    assert level(made, new) == 1 + LEVELS_PER_OCTAVE * 6
+    assert level(made, new) == level_at(2**6)
     for number in range(MIN_ENDED):
         finish(made, 100 + number, 300, kind="known")
     other = call(1, 2)
     other.kind = "another"
     made.on_arrival(other, 0.0)
-    assert level(made, other) == 1 + LEVELS_PER_OCTAVE * 8
+    assert level(made, other) == level_at(2**8)
 
 
 def begin(made: LeastLeft, program: int, kind: str, served: int = 0) -> ReadyCommand:
@@ -260,17 +266,17 @@ def test_of_an_unknown_kind_programs_are_as_long_as_two_have_been() -> None:
     search = begin(made, 1, "search", served=6500)
     begin(made, 4, "search", served=6000)
     later, chat = begin(made, 2, "search"), begin(made, 3, "chat")
-    assert level(made, later) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000))
+    assert level(made, later) == level_at(6000)
     assert level(made, chat) < level(made, search) < level(made, later), "one of them gets on"
     serve(made, later, 3000, 1.0)
-    assert level(made, later) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000)), "half as long so far"
+    assert level(made, later) == level_at(6000), "half as long so far"
 
 
 def test_where_nothing_is_known_a_program_makes_way_for_none_of_its_kind() -> None:
     """Unless it is longer than all others: so programs of about equal length are served by age, and
     not in turns, also before any has ended."""
     made = policy()
-    first, second = begin(made, 1, "agent", served=3000), begin(made, 2, "agent", served=2500)
+    first, second = begin(made, 1, "agent", served=2600), begin(made, 2, "agent", served=2500)
     newcomer = begin(made, 3, "agent")
     assert level(made, newcomer) == level(made, second) == level(made, first)
     assert made.key(first) < made.key(second) < made.key(newcomer)
@@ -288,7 +294,7 @@ def test_calls_that_wait_do_not_seem_shorter_than_those_that_run() -> None:
     promoted.kind, promoted.program_figures.deadline_s = "agent", 10.0
     made.on_arrival(promoted, 0.0)
     assert made.on_time(6.0) == [promoted]
-    serve(made, first, 3000, 6.0)
+    serve(made, first, 2600, 6.0)
     assert made.on_time(6.0) == [], "one alone says nothing"
     serve(made, second, 2500, 6.0)
     assert waiting in made.on_time(6.0)
@@ -328,9 +334,9 @@ def test_the_first_programs_of_a_kind_to_end_do_not_make_the_others_seem_short()
         finish(made, 200 + number, 500, kind="search")
     for number in (1, 4):
         begin(made, number, "search", served=6000)
-    assert level(made, begin(made, 2, "search")) == 1 + floor(LEVELS_PER_OCTAVE * log2(6000))
+    assert level(made, begin(made, 2, "search")) == level_at(6000)
     finish(made, 300, 500, kind="search")
-    assert level(made, begin(made, 3, "search")) < 1 + LEVELS_PER_OCTAVE * 10, "now it is known"
+    assert level(made, begin(made, 3, "search")) < level_at(2**10), "now it is known"
 
 
 def test_a_program_alone_of_its_kind_is_taken_for_any_other_all_along() -> None:
@@ -340,7 +346,7 @@ def test_a_program_alone_of_its_kind_is_taken_for_any_other_all_along() -> None:
     for number in range(40):
         finish(made, 100 + number, 4600, kind="known")
     alone, known = begin(made, 1, "alone", served=4200), begin(made, 2, "known", served=4200)
-    assert level(made, alone) == level(made, known) < 1 + LEVELS_PER_OCTAVE * log2(4200)
+    assert level(made, alone) == level(made, known) < level_at(4200)
 
 
 def test_where_there_is_one_kind_alone_a_long_program_says_nothing_of_the_others() -> None:
@@ -349,7 +355,7 @@ def test_where_there_is_one_kind_alone_a_long_program_says_nothing_of_the_others
         finish(made, 100 + number, 300)
     for number in (1, 3):
         begin(made, number, "", served=6000)
-    assert level(made, begin(made, 2, "")) < 1 + LEVELS_PER_OCTAVE * 10
+    assert level(made, begin(made, 2, "")) < level_at(2**10)
 
 
 def test_equals_of_a_level_are_served_by_age_and_not_in_turns() -> None:
@@ -391,7 +397,7 @@ def test_a_program_that_was_idle_for_long_begins_anew() -> None:
     made.on_ended(first, 10.0)
     soon = call(2, 1, family_figures=figures)
     made.on_arrival(soon, 10.0 + IDLE_S)
-    assert level(made, soon) >= FAR
+    assert level(made, soon) >= FAR - 1
     made.on_ended(soon, 20.0)
     late, other = call(3, 1, family_figures=figures), call(4, 2)
     made.on_arrival(late, 10.1 + IDLE_S)
@@ -412,7 +418,7 @@ def test_launching_others_earns_no_fresh_rank() -> None:
         serve(made, command, 40_000, float(child))
         made.on_ended(command, float(child))
         made.on_program_ended(ProgramId(child), float(child))
-    assert levels == [1 + floor(LEVELS_PER_OCTAVE * log2(max(served, SHORTEST_TOKENS)))
+    assert levels == [level_at(max(served, SHORTEST_TOKENS))
                       for served in (0, 40_000, 80_000, 120_000)]  # fmt: skip
     made.on_program_ended(ProgramId(1), 9.0)
     assert not made._families
@@ -485,7 +491,7 @@ def test_a_call_is_promoted_when_half_of_its_programs_time_is_over(beta: float |
         made.on_arrival(one, 0.0)
     assert made.on_time(49.9) == []
     assert made.on_time(50.0) == [urgent]
-    assert (level(made, urgent), level(made, other)) == (0, 1 + FAR)
+    assert (level(made, urgent), level(made, other)) == (0, FAR)
     serve(made, urgent, TURN_TOKENS, 51.0)
     assert level(made, urgent) > 0, "it has had its turn"
     assert made.on_time(51.0) == [urgent], "and is due again at once"
@@ -496,7 +502,7 @@ def test_behind_its_deadline_a_call_is_not_promoted_for_it() -> None:
     late = with_deadline(1, 1, 100.0)
     made.on_arrival(late, 0.0)
     assert made.on_time(100.0) == []
-    assert level(made, late) == 1 + FAR
+    assert level(made, late) == FAR
 
 
 def test_calls_with_deadlines_share_the_places_of_the_promoted() -> None:

@@ -22,10 +22,10 @@ URGENT_SHARE = 0.5
 """From this share of the time between a program's start and its deadline on, its calls are due for
 promotion. The rest of its work is estimated too roughly to wait for longer."""
 
-LEVELS_PER_OCTAVE = 1
-"""Levels per octave of ranks. A rank is the logarithm of a square root: programs that generate as
-much and whose ends differ in cost by less than a factor of four are equals. With finer levels
-programs take the place of nearly equal ones, which then compute their contexts again."""
+LEVELS_PER_OCTAVE = 4
+"""Levels per octave of ranks, which are whole numbers apart. A rank is the logarithm of a square
+root, so of programs that generate as much one gives up its place for another whose end costs less
+than 0.7 of its own, and its memory for one whose end costs a quarter."""
 
 MAX_EMPTY = 1024
 """The number of families kept whose root lives and which have no other living program: the root may
@@ -106,10 +106,10 @@ class _Call(RankedCall):
 
 
 class LeastLeft:
-    """A call's level is the rank of its program, a logarithm (``kinds``), in whole
-    octaves. Within a level the oldest program goes first, so that equals are not served in turns. A
-    call is promoted when its program has waited too long, as under ``plas``, or when its program's
-    deadline is near and has not passed."""
+    """A call's level is the rank of its program, a logarithm (``kinds``), in quarters of an octave;
+    memory goes by whole octaves. Within a level the oldest program goes first, so that equals are
+    not served in turns. A call is promoted when its program has waited too long, as under ``plas``,
+    or when its program's deadline is near and has not passed."""
 
     def __init__(self, config: LevelsConfig) -> None:
         self._promotions = Promotions(config.beta, config.promoted_share, counts_a_call=True)
@@ -132,7 +132,12 @@ class LeastLeft:
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
         call = self._calls[command]
-        return (call.level, command.family_figures.arrival_s, command.family, call.order)
+        return (
+            call.level / LEVELS_PER_OCTAVE,
+            command.family_figures.arrival_s,
+            command.family,
+            call.order,
+        )
 
     def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
         family = self._families.get(command.family)
@@ -203,8 +208,8 @@ class LeastLeft:
     def _rank(self, call: _Call) -> None:
         kind = call.family.kind
         second = kind.second
-        call.level = 1 + floor(LEVELS_PER_OCTAVE * call.family.rank())
-        if kind.second != second and _octave(kind.second) > _octave(second):
+        call.level = LEVELS_PER_OCTAVE + _level(call.family.rank())
+        if kind.second != second and _level_of(kind.second) > _level_of(second):
             self._outgrown.add(kind)
         self._promotions.watch(call)
 
@@ -224,8 +229,12 @@ class LeastLeft:
         return changed
 
 
-def _octave(length: float) -> int:
-    return floor(LEVELS_PER_OCTAVE * log2(max(length, SHORTEST_TOKENS)))
+def _level(rank: float) -> int:
+    return floor(LEVELS_PER_OCTAVE * rank)
+
+
+def _level_of(length: float) -> int:
+    return _level(log2(max(length, SHORTEST_TOKENS)))
 
 
 def _urgent_s(command: ReadyCommand) -> float:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from control_agents import Agents
 
+from quire.control.policies.quire import LeastLeft
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId
+from quire.core.policy import ReadyCommand
 from quire.core.scheduler_config import LevelsConfig
 
 PRICED = 40
@@ -129,6 +132,23 @@ def test_nobody_makes_way_for_one_that_has_waited_long_outside() -> None:
     agents.step()
     agents.step()
     assert agents.is_paused(4)
+
+
+@pytest.mark.parametrize(
+    ("level", "of_others", "paused"), [(9.0, 9.75, [4]), (8.75, 9.0, [3]), (8.75, inf, [3])]
+)
+def test_memory_goes_by_whole_levels(
+    level: float, of_others: float, paused: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a level is worth a seat, but not contexts that have to be computed again."""
+    levels = {4: level}
+
+    def key(policy: LeastLeft, command: ReadyCommand) -> tuple[float, ...]:
+        return levels.get(command.program, of_others), command.arrival_s, command.program
+
+    monkeypatch.setattr(LeastLeft, "key", key)
+    agents = stayed(policy="quire", levels=LevelsConfig(beta=None))
+    assert who_is_paused_after_another_call(agents, 2, 3) == paused
 
 
 def test_those_that_are_held_make_no_way() -> None:

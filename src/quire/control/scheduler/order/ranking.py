@@ -8,6 +8,7 @@ where ranked commands are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from math import floor, isfinite
 
 from quire.control.event_time import EventTime
 from quire.control.programs.program import Entry
@@ -37,6 +38,13 @@ def level_of(entry: Entry) -> tuple[float, float]:
     """Priority and the policy's level: only a strictly smaller one displaces a running command."""
     rank = rank_of(entry)
     return rank[0], rank[1]
+
+
+def memory_level_of(entry: Entry) -> tuple[float, float]:
+    """Priority and the whole part of the policy's level: only a strictly smaller one takes memory
+    from a family that is let in."""
+    priority, level = level_of(entry)
+    return priority, floor(level) if isfinite(level) else level
 
 
 class Ranking:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from quire.control.programs.program import Entry, Program
-from quire.control.scheduler.order.ranking import class_of, level_of
+from quire.control.scheduler.order.ranking import class_of, memory_level_of
 from quire.control.scheduler.pausing.trail import Trail
 from quire.core.ids import ProgramId, TenantId
 
@@ -22,7 +22,7 @@ ClassAndLevel = tuple[int, tuple[float, float]]
 
 
 def _class_and_level_of(call: Entry) -> ClassAndLevel:
-    return class_of(call), level_of(call)
+    return class_of(call), memory_level_of(call)
 
 
 class FamilyWorkingSet:
