@@ -156,6 +156,13 @@ def test_tokens_per_second_need_two_answers_and_an_engine_that_goes_on() -> None
     assert known.rates == {}, "it began anew"
 
 
+def test_levels_are_shown_with_their_parts() -> None:
+    """The whole part decides over memory, so it is not rounded."""
+    text = "\n".join(drawn(snapshot_of(row(1, level=9.75), row(2, level=12.0)), View(), 120))
+    assert " 9.75 " in text
+    assert " 12 " in text
+
+
 # -- order and choice ------------------------------------------------------------------------------
 
 

@@ -304,7 +304,7 @@ function fillCells(cells, row, depth, now) {
   setText(stateLabel, labelOf(kind));
   setAttribute(stateLabel, "data-state", kind);
   setText(since, sinceOf(row, now));
-  setText(level, row.level === null ? "" : String(Math.round(row.level)));
+  setText(level, row.level === null ? "" : String(row.level));
   setText(service, seconds(row.service_s));
   setText(waiting, seconds(waitingSeconds(row, now)));
   setText(path, row.end === undefined ? seconds(row.path_s) : "");

@@ -211,7 +211,7 @@ def _cells(row: Row, depth: int, snapshot: Snapshot, columns: Sequence[str]) -> 
         "name": f"{'  ' * (depth - 1)}└{name}" if depth else name,
         "form": row["form"],
         "state": Text(state, style=_STYLES.get(state, "yellow")),
-        "lvl": "" if row["level"] is None else f"{row['level']:.0f}",
+        "lvl": "" if row["level"] is None else f"{row['level']:g}",
         "service": seconds(row["service_s"]),
         "waiting": seconds(waiting_s(row, now_s)),
         "age": duration(now_s - row["created"]),
