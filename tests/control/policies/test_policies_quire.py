@@ -27,11 +27,17 @@ from quire.testing.conformance.policy import ready
 
 
 def level_at(tokens: float) -> float:
-    """The level of a program whose rank is that number of tokens: 1 for the promoted ones."""
+    """The level of a program whose rank is that number of tokens: in quarters of an octave, and 1
+    for the promoted ones."""
     return 1 + floor(4 * log2(tokens)) / 4
 
 
-FAR = level_at(100_000)
+def rough_level_at(tokens: float) -> float:
+    """The level of a program of which only its length so far is known: whole octaves apart."""
+    return 1 + floor(log2(tokens)) + 0.75
+
+
+FAR = rough_level_at(100_000)
 """The level of a program of an unknown kind with a service of 100,000 tokens."""
 
 
@@ -239,7 +245,7 @@ def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
     new = call(1, 1)
     new.kind = "new"
     made.on_arrival(new, 0.0)
-    assert level(made, new) == level_at(2**6)
+    assert level(made, new) == rough_level_at(2**6)
     for number in range(MIN_ENDED):
         finish(made, 100 + number, 300, kind="known")
     other = call(1, 2)
@@ -266,17 +272,17 @@ def test_of_an_unknown_kind_programs_are_as_long_as_two_have_been() -> None:
     search = begin(made, 1, "search", served=6500)
     begin(made, 4, "search", served=6000)
     later, chat = begin(made, 2, "search"), begin(made, 3, "chat")
-    assert level(made, later) == level_at(6000)
+    assert level(made, later) == rough_level_at(6000)
     assert level(made, chat) < level(made, search) < level(made, later), "one of them gets on"
     serve(made, later, 3000, 1.0)
-    assert level(made, later) == level_at(6000), "half as long so far"
+    assert level(made, later) == rough_level_at(6000), "half as long so far"
 
 
 def test_where_nothing_is_known_a_program_makes_way_for_none_of_its_kind() -> None:
     """Unless it is longer than all others: so programs of about equal length are served by age, and
     not in turns, also before any has ended."""
     made = policy()
-    first, second = begin(made, 1, "agent", served=2600), begin(made, 2, "agent", served=2500)
+    first, second = begin(made, 1, "agent", served=3000), begin(made, 2, "agent", served=2500)
     newcomer = begin(made, 3, "agent")
     assert level(made, newcomer) == level(made, second) == level(made, first)
     assert made.key(first) < made.key(second) < made.key(newcomer)
@@ -294,7 +300,7 @@ def test_calls_that_wait_do_not_seem_shorter_than_those_that_run() -> None:
     promoted.kind, promoted.program_figures.deadline_s = "agent", 10.0
     made.on_arrival(promoted, 0.0)
     assert made.on_time(6.0) == [promoted]
-    serve(made, first, 2600, 6.0)
+    serve(made, first, 3000, 6.0)
     assert made.on_time(6.0) == [], "one alone says nothing"
     serve(made, second, 2500, 6.0)
     assert waiting in made.on_time(6.0)
@@ -334,7 +340,7 @@ def test_the_first_programs_of_a_kind_to_end_do_not_make_the_others_seem_short()
         finish(made, 200 + number, 500, kind="search")
     for number in (1, 4):
         begin(made, number, "search", served=6000)
-    assert level(made, begin(made, 2, "search")) == level_at(6000)
+    assert level(made, begin(made, 2, "search")) == rough_level_at(6000)
     finish(made, 300, 500, kind="search")
     assert level(made, begin(made, 3, "search")) < level_at(2**10), "now it is known"
 
@@ -418,7 +424,7 @@ def test_launching_others_earns_no_fresh_rank() -> None:
         serve(made, command, 40_000, float(child))
         made.on_ended(command, float(child))
         made.on_program_ended(ProgramId(child), float(child))
-    assert levels == [level_at(max(served, SHORTEST_TOKENS))
+    assert levels == [rough_level_at(max(served, SHORTEST_TOKENS))
                       for served in (0, 40_000, 80_000, 120_000)]  # fmt: skip
     made.on_program_ended(ProgramId(1), 9.0)
     assert not made._families

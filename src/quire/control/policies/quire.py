@@ -88,11 +88,11 @@ class _Family:
         attained = self.life.progress(self.any_kind.prompt_weight)
         rank = self.any_kind.rank(attained)
         if rank is None:
-            rank = log2(max(attained, SHORTEST_TOKENS))
+            rank = _roughly(attained)
         elif self.kind.num_ended == self.any_kind.num_ended:
             return rank
         length = self.kind.second_longest(self.life, attained)
-        return max(rank, log2(max(length, SHORTEST_TOKENS)))
+        return max(rank, _roughly(length))
 
 
 class _Call(RankedCall):
@@ -208,8 +208,8 @@ class LeastLeft:
     def _rank(self, call: _Call) -> None:
         kind = call.family.kind
         second = kind.second
-        call.level = LEVELS_PER_OCTAVE + _level(call.family.rank())
-        if kind.second != second and _level_of(kind.second) > _level_of(second):
+        call.level = LEVELS_PER_OCTAVE + floor(LEVELS_PER_OCTAVE * call.family.rank())
+        if kind.second != second and _roughly(kind.second) > _roughly(second):
             self._outgrown.add(kind)
         self._promotions.watch(call)
 
@@ -229,12 +229,10 @@ class LeastLeft:
         return changed
 
 
-def _level(rank: float) -> int:
-    return floor(LEVELS_PER_OCTAVE * rank)
-
-
-def _level_of(length: float) -> int:
-    return _level(log2(max(length, SHORTEST_TOKENS)))
+def _roughly(length: float) -> float:
+    """Return the rank of a program of which only its length so far is known: the last level of its
+    octave. So it is another one only when the length has doubled."""
+    return floor(log2(max(length, SHORTEST_TOKENS))) + 1 - 1 / LEVELS_PER_OCTAVE
 
 
 def _urgent_s(command: ReadyCommand) -> float:
