@@ -26,6 +26,7 @@ SCRIPTS = {
     "admission": Script("memory: more agents than fit", (), ("--over", "1", "2")),
     "validate": Script("the simulator against the real engine"),
     "bulk": Script("Fig. 19", ("rounds",)),
+    "swapped_curves": Script("Fig. 19: throughput", ("jobs",), ("--workloads", "sharegpt")),
     "swaps": Script("what swaps cost control and agents", ("rounds",), (), "control"),
 }
 
