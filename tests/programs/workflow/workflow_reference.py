@@ -59,10 +59,10 @@ class ReferenceRun:
             primitive = self._order.choice(ready)
             del left[primitive.id]
             self.ran.append(primitive.id)
-            inputs = {name: self._value(ref) for name, ref in primitive.inputs.items()}
             if primitive.when is not None and not self._value(primitive.when):
                 outputs = {port: empty(kind) for port, kind in primitive.outputs.items()}
             else:
+                inputs = {name: self._value(ref) for name, ref in primitive.inputs.items()}
                 outputs = self.outputs(primitive, inputs)
             for port, value in outputs.items():
                 self._values[primitive.id, port] = value
