@@ -126,6 +126,7 @@ def test_what_is_named_twice_or_left_out_is_refused() -> None:
     one, two = llm("one"), llm("two")
     one >> two
     assert refusal(one) == "one >> two: two is not in the template: add it"
+    assert "the two in it is another component" in refusal(one, llm("two"))
     with pytest.raises(InvalidArgument, match=r"b.inputs is a tuple: write types by name, as in"):
         Node("llm", ("q",), {"o": "text"}, name="b")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="the right side must be a Node"):

@@ -108,10 +108,7 @@ class App:
             self.component(node).check(node, self.engines.get(node.engine))
             for later in node.before:
                 if later not in nodes:
-                    raise InvalidArgument(
-                        f"{node.name} >> {later.name}: {later.name} is not in the template: add it",
-                        param=later.name,
-                    )
+                    raise _not_there(node, later, nodes)
         check_types(nodes)
         return ordered(nodes)
 
@@ -234,3 +231,17 @@ def _check_address(name: str) -> None:
 def _query_inputs(nodes: Sequence[Node]) -> Mapping[str, ValueType]:
     made = {name for node in nodes for name in node.outputs}
     return {name: kind for node in nodes for name, kind in node.inputs.items() if name not in made}
+
+
+def _not_there(node: Node, later: Node, nodes: Sequence[Node]) -> InvalidArgument:
+    """Return the error for ``node >> later`` where ``later`` is not one of ``nodes``."""
+    remedy = "add it"
+    if any(one.name == later.name for one in nodes):
+        remedy = (
+            f"the {later.name} in it is another component; a component keeps what was joined to "
+            f"it, so make {node.name} anew for this template"
+        )
+    return InvalidArgument(
+        f"{node.name} >> {later.name}: {later.name} is not in the template: {remedy}",
+        param=later.name,
+    )
