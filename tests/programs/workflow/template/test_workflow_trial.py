@@ -94,6 +94,13 @@ def test_effects_whose_order_follows_from_data_need_no_other() -> None:
     ("make", "message"),
     [
         (lambda: Engine("tool", config={"functions": [len]}), "give a mapping of names to funct"),
+        (lambda: App("app", ["llm"]), "app: 'llm' is among the engines: give a list of Engine"),
+        (lambda: App("app", engines()).update_template(ask()), "is <Node ask>: give a list of No"),
+        (lambda: App("app", engines()).update_template(["ask"]), "['ask']: give a list of Node"),
+        (
+            lambda: Graph.optimize(advanced(), "Who?"),
+            "the query is 'Who?': give its inputs by name (documents, question)",
+        ),
         (lambda: Engine("llm", profile=3), "engine 'llm': profile is 3: give a Profile"),
         (
             lambda: Node("llm", {}, {"a": "text"}, None, ["prompt"], name="ask"),

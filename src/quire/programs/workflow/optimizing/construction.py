@@ -42,6 +42,11 @@ def checked_query(
         InvalidArgument: an input is missing, unknown, or of another type.
     """
     wanted = app.query_inputs
+    if not isinstance(query, Mapping):
+        raise InvalidArgument(
+            f"the query is {query!r:.80}: give its inputs by name ({', '.join(wanted)})",
+            param="query",
+        )
     for name in query:
         if name not in wanted:
             takes = ", ".join(wanted) or "none"

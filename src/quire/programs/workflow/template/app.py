@@ -59,6 +59,11 @@ class App:
         self.passes = passes or OptPass()
         self.engines: dict[str, Engine] = {}
         for engine in engines:
+            if not isinstance(engine, Engine):
+                raise InvalidArgument(
+                    f"{name}: {engine!r:.80} is among the engines: give a list of Engine",
+                    param="engines",
+                )
             if engine.name in self.engines:
                 raise InvalidArgument(
                     f"{name}: two engines are named {engine.name!r}: give one another name",
@@ -99,6 +104,10 @@ class App:
 
     def _checked(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Check each of ``nodes`` by itself and with the others; return them in their order."""
+        if isinstance(nodes, Node) or not all(isinstance(node, Node) for node in nodes):
+            raise InvalidArgument(
+                f"{self.name}: its template is {nodes!r:.80}: give a list of Node", param="nodes"
+            )
         if not 1 <= len(nodes) <= MAX_NODES:
             raise InvalidArgument(
                 f"{self.name}: {len(nodes)} components: give 1 to {MAX_NODES}", param="nodes"
