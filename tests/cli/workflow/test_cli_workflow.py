@@ -304,17 +304,25 @@ def test_results_and_the_list_are_printed_as_json(capsys: pytest.CaptureFixture[
     assert "'quire workflow explain' does not take --json" in ran.err
 
 
-async def _ended() -> dict[str, Any]:
-    return {"answer": "yes", "more": 1}
-
-
-def test_the_answer_alone_is_printed_unless_json_is_wanted(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("results", "shown"),
+    [
+        ({"answer": "yes", "more": 1}, "yes\n"),
+        ({"loud": "YES"}, "YES\n"),
+        ({"found": ["a"]}, '[\n  "a"\n]\n'),
+        ({"one": "a", "two": "b"}, '{\n  "one": "a",\n  "two": "b"\n}\n'),
+    ],
+)
+def test_the_answer_or_the_only_result_is_printed_unless_json_is_wanted(
+    capsys: pytest.CaptureFixture[str], results: dict[str, Any], shown: str
 ) -> None:
-    finish(_ended(), as_json=False)
-    assert capsys.readouterr().out == "yes\n"
-    finish(_ended(), as_json=True)
-    assert json.loads(capsys.readouterr().out) == {"answer": "yes", "more": 1}
+    async def ended() -> dict[str, Any]:
+        return results
+
+    finish(ended(), as_json=False)
+    assert capsys.readouterr().out == shown
+    finish(ended(), as_json=True)
+    assert json.loads(capsys.readouterr().out) == results
 
 
 def test_a_query_that_takes_long_tells_how_far_it_is(

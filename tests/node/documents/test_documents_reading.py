@@ -8,7 +8,6 @@ import socket
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -140,9 +139,18 @@ def test_nothing_is_fetched_that_a_document_points_to(
     assert "1234" not in text
 
 
-def test_elements_inside_one_another_do_no_harm(process: ReadingProcess) -> None:
-    with suppress(InvalidArgument):
-        process.read("deep.html", "html", b"<div>" * 20_000 + b"deep")
+@pytest.mark.parametrize("depth", [200, 300, 1500])
+def test_the_text_inside_many_elements_is_read(process: ReadingProcess, depth: int) -> None:
+    inside = f"{'<div>' * depth}<p>{FACTS[1]}</p>{'</div>' * depth}"
+    for page in (f"<article><p>{FACTS[0]}</p>{inside}</article>", f"{FACTS[0]} {inside}"):
+        text = process.read("deep.html", "html", f"<html><body>{page}</body></html>".encode())
+        assert FACTS[0] in text
+        assert FACTS[1] in text, "the part that lies deep is missing"
+
+
+def test_elements_inside_too_many_are_refused(process: ReadingProcess) -> None:
+    with pytest.raises(InvalidArgument, match="has elements that are nested too deeply"):
+        process.read("deep.html", "html", b"<p>first</p>" + b"<div>" * 20_000 + b"deep")
     assert process.read("next", "html", page_of(FACTS[0])).endswith(FACTS[0])
 
 

@@ -11,12 +11,14 @@ import pytest
 from workflow_growths import counted
 from workflow_lines import with_num_lines
 
-from quire.programs.workflow import App, Graph, OptPass, Profile
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
 from quire.programs.workflow.applications import contextual_retrieval
 from quire.programs.workflow.durable import Journal, KeptRecord, QueryId
 from quire.programs.workflow.execution.growing import TemplateGrower
 from quire.programs.workflow.execution.recording import NO_RECORD
 from quire.programs.workflow.execution.scheduler import GraphScheduler
+from quire.programs.workflow.runners.calls import prompt_text
 from quire.programs.workflow.runners.local import ToolRunner
 from quire.programs.workflow.speculation import Experience
 
@@ -43,6 +45,54 @@ def test_ten_times_the_chunks_take_ten_times_the_steps() -> None:
     (few, few_lines), (many, many_lines) = sizes
     assert many > 9 * few
     assert many_lines < 1.1 * many / few * few_lines
+
+
+def reading(out: str = "text", annotation: Any = None, **config: Any) -> App:
+    app = App("reading", [Engine("llm")])
+    given = {"prompt": "{question} {texts}", **config}
+    inputs = {"question": "text", "texts": "texts"}
+    app.update_template([Node("llm", inputs, {"out": out}, annotation, given, name="read")])
+    return app
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        reading("texts", "batchable"),
+        reading(synthesis="refine", refine_prompt="{texts} {answer}"),
+        reading(synthesis="tree", combine_prompt="{answers}"),
+    ],
+    ids=["each", "refine", "tree"],
+)
+def test_a_graph_that_is_too_large_is_refused_before_it_is_made(app: App) -> None:
+    def refused(num: int) -> int:
+        query = {"question": "Who?", "texts": ["a"] * num}
+
+        def optimize() -> None:
+            with pytest.raises(InvalidArgument, match="read: the graph has more than 4096 prim"):
+                Graph.optimize(app, query)
+
+        return with_num_lines(optimize)[1]
+
+    assert refused(80_000) < 1.5 * refused(8_000), "what no graph may have was made"
+
+
+def test_a_long_list_is_one_part_of_its_prompt() -> None:
+    app = reading(last_first=True)
+    for num, num_parts in ((1024, 2049), (1025, 3)):
+        texts = [f"t{n}" for n in range(num)]
+        graph = Graph.optimize(app, {"question": "Who?", "texts": texts})
+        prefill = graph.p_graph.primitives["read.prefill"]
+        assert len(prefill.parts) == num_parts
+        inputs = {name: ref.take(graph.query[ref.port]) for name, ref in prefill.inputs.items()}
+        assert prompt_text(prefill, inputs) == "Who? " + "\n".join(reversed(texts))
+
+
+def test_a_prompt_that_names_long_lists_many_times_is_refused() -> None:
+    query = {"question": "Who?", "texts": ["a"] * 1024}
+    with pytest.raises(InvalidArgument, match=r"prompt has 1\d{4} parts .* at most 16384 are al"):
+        Graph.optimize(reading(prompt="{question}" + "{texts}" * 9), query)
+    Graph.optimize(reading(prompt="{question}" + "{texts}" * 7), query)
 
 
 class Kept:

@@ -11,7 +11,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from workflow_reference import ReferenceRun, digest
 
-from quire.programs.workflow import App, Engine, Graph, Growth, Node
+from quire.programs.workflow import App, Engine, Graph, Growth, Node, StepLog
+from quire.programs.workflow.execution.growing import TemplateGrower
 from quire.programs.workflow.execution.scheduler import GraphScheduler
 from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.graphs.values import ValueType
@@ -46,6 +47,19 @@ class ByReference(GraphScheduler):
             return await super()._outputs(primitive)
         (text,) = self.state.inputs_of(primitive).values()
         return {"out": bool(int(digest(text), 16) % 2)}
+
+
+def scheduler_of(
+    graph: Graph, seed: int = 0, runner: Any = None, log: StepLog | None = None
+) -> GraphScheduler:
+    runners = dict.fromkeys(graph.app.engines, runner or Reference(graph, Random(seed)))
+    grower = TemplateGrower(graph.app, graph.config, graph.passes, graph.cache)
+    return ByReference(graph.e_graph, graph.query, runners, lambda: 0.0, log, grower=grower)
+
+
+def run(graph: Graph, seed: int = 0, log: StepLog | None = None) -> tuple[Any, GraphScheduler]:
+    scheduler = scheduler_of(graph, seed, log=log)
+    return asyncio.run(scheduler.run()), scheduler
 
 
 class Grown:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
-from workflow_reference import digest
+from workflow_reference import digest, elements
 
-from quire.programs.workflow import App, Engine, Node, Profile
+from quire.programs.workflow import App, Engine, Growth, Node, Profile
+from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.passes import STANDARD
 
 NAMES = [name for name, _ in STANDARD]
@@ -18,15 +20,22 @@ KINDS = (
     "web_search",
 )  # fmt: skip
 CALLS = ("one_shot", "refine", "tree", "splittable", "each")
+DEFERRED = ("deferred_refine", "deferred_tree", "deferred_each")
+"""Calls for each element of any list."""
 
 
 class RandomApp:
     """Draws a template: each component takes values that were there before it. ``branches``: of
-    which much is decided by conditions and rankings, and tools are often pure."""
+    which much is decided by conditions and rankings, and tools are often pure. ``grows``: with
+    loops, and with models that read lists whose length is known only while the query runs."""
 
-    def __init__(self, draw: st.DrawFn, *, branches: bool = False) -> None:
+    def __init__(self, draw: st.DrawFn, *, branches: bool = False, grows: bool = False) -> None:
         self._draw = draw
-        self._branches = branches
+        self._branches, self._grows = branches, grows
+        self._kinds = (*KINDS, *CALLS, *(("loop", *DEFERRED) if grows else ()))
+        self.functions: dict[str, Callable[..., Any]] = {}
+        """Those of its growths."""
+        self._num_rounds: dict[str, int] = {}
         self.types = {"question": "text", "items": "texts", "documents": "documents"}
         self.sized = {"items"}
         self.guarded = set[str]()
@@ -40,6 +49,10 @@ class RandomApp:
             self._call("one_shot")
             self._condition()
             self._rerank()
+        if grows:
+            self._list_tool()
+            self._call(draw(st.sampled_from(DEFERRED)))
+            self._loop()
         for _ in range(draw(st.integers(3, 12) if branches else st.integers(1, 9))):
             self._node()
         self._order()
@@ -78,7 +91,7 @@ class RandomApp:
         return f"v{number}"
 
     def _node(self) -> None:
-        kind = self._draw(st.sampled_from(KINDS + CALLS))
+        kind = self._draw(st.sampled_from(self._kinds))
         make = getattr(self, f"_{kind}", None)
         if make is None:
             self._call(kind)
@@ -159,7 +172,8 @@ class RandomApp:
         )
 
     def _call(self, mode: str) -> str:
-        text, items = str(self._pick("text")), str(self._pick("texts", sized=True))
+        mode, is_deferred = mode.removeprefix("deferred_"), mode in DEFERRED
+        text, items = str(self._pick("text")), str(self._pick("texts", sized=not is_deferred))
         inputs = {text: "text", items: "texts"}
         begin = "Some words of an instruction. " if self._draw(st.booleans()) else ""
         if mode == "splittable":
@@ -189,6 +203,8 @@ class RandomApp:
         config = {"prompt": f"{begin}{{{text}}} and {{{items}}}"}
         inputs = {text: "text", items: "texts"}
         made = self._add("llm", inputs, "texts", "batchable", config)
+        if items not in self.sized - self.guarded:
+            return made
         self.sized.add(made)
         if made not in self.guarded and self._draw(st.booleans()):
             both = {made: "texts", items: "texts"}
@@ -197,6 +213,60 @@ class RandomApp:
             )
             self.sized.add(joined)
         return made
+
+    def _loop(self) -> str:
+        """A tool that works on a text some times in turn."""
+        text, name = str(self._pick("text")), f"loop{len(self.nodes)}"
+        out, num_rounds = f"v{len(self.nodes)}", self._draw(st.integers(0, 3))
+
+        def step(number: int, taken: str) -> Callable[..., Any]:
+            def stepped(**given: str) -> Any:
+                if number == num_rounds:
+                    return given[taken]
+                made = f"{name}_{number + 1}"
+                work = Node("tool", {taken: "text"}, {made: "text"}, None, {"function": "f"},
+                            name=f"{name}_work")  # fmt: skip
+                again = Node("growth", {made: "text"}, {out: "text"}, None, {"function": made},
+                             name=f"{name}_again")  # fmt: skip
+                return Growth([again, work])
+
+            return stepped
+
+        self.functions[name] = step(0, text)
+        for number in range(1, num_rounds + 1):
+            self.functions[f"{name}_{number}"] = step(number, f"{name}_{number}")
+        self._num_rounds[f"n{len(self.nodes)}"] = num_rounds
+        return self._add("growth", {text: "text"}, "text", config={"function": name})
+
+    def become(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a growth gives, computed without one."""
+        (node,) = (one for one in self.nodes if one.name == primitive.node)
+        (out,) = node.outputs
+        if node.engine == "growth":
+            (value,) = inputs.values()
+            for _ in range(self._num_rounds[node.name]):
+                value = digest([value])
+            return {out: value}
+        (items,) = (name for name, kind in node.inputs.items() if kind == "texts")
+        (text,) = (name for name, kind in node.inputs.items() if kind == "text")
+        read = inputs[items][::-1] if node.config.get("last_first") else inputs[items]
+
+        def prompt(field: str, one: str, **answers: str) -> str:
+            values = {text: inputs[text], items: one, **answers}
+            return str(node.config[field].format(**values))
+
+        if node.annotation == "batchable":
+            return {out: [elements(prompt("prompt", one), 1)[0] for one in read]}
+        if not read:
+            return {out: digest(prompt("prompt", ""))}
+        if node.config["synthesis"] == "tree":
+            answers = [digest(prompt("prompt", one)) for one in inputs[items]]
+            numbered = "\n".join(f"{n}. {one}" for n, one in enumerate(answers, 1))
+            return {out: digest(prompt("combine_prompt", "", answers=numbered))}
+        answer = digest(prompt("prompt", read[0]))
+        for one in read[1:]:
+            answer = digest(prompt("refine_prompt", one, answer=answer))
+        return {out: answer}
 
     def _order(self) -> None:
         """Components with an effect in the order in which they were drawn; others by chance."""
@@ -215,6 +285,7 @@ class RandomApp:
     def app(self, max_batch: int) -> App:
         functions = {"f": lambda **given: digest(given)}
         profile = Profile(max_batch)
+        grows = [self.functions] if self.functions else []
         app = App(
             "random",
             [
@@ -222,6 +293,7 @@ class RandomApp:
                 Engine("embedding", profile=profile),
                 Engine("search", profile=profile),
                 Engine("tool", config={"functions": functions}, profile=profile),
+                *(Engine("growth", config={"functions": made}) for made in grows),
             ],
         )
         app.update_template(self.nodes)

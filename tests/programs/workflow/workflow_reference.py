@@ -8,7 +8,7 @@ are equal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -32,11 +32,22 @@ def elements(prompt: str, num: int) -> list[str]:
     return [digest(prompt, place) for place in range(num)]
 
 
-class ReferenceRun:
-    """One query; ``order``: which of the primitives that may run is next."""
+Become = Callable[[Primitive, Mapping[str, Any]], Mapping[str, Any]]
+"""What a growth gives for its inputs: its outputs by name."""
 
-    def __init__(self, graph: PrimitiveGraph, query: Mapping[str, Any], order: Random) -> None:
-        self._graph, self._query, self._order = graph, query, order
+
+class ReferenceRun:
+    """One query; ``order``: which of the primitives that may run is next; ``become``: what its
+    growths give."""
+
+    def __init__(
+        self,
+        graph: PrimitiveGraph,
+        query: Mapping[str, Any],
+        order: Random,
+        become: Become | None = None,
+    ) -> None:
+        self._graph, self._query, self._order, self._become = graph, query, order, become
         self._values: dict[tuple[str, str], Any] = {}
         self._rows: list[tuple[int, Any, str]] = []
         self.ran: list[str] = []
@@ -48,10 +59,10 @@ class ReferenceRun:
             primitive = self._order.choice(ready)
             del left[primitive.id]
             self.ran.append(primitive.id)
-            inputs = {name: self._value(ref) for name, ref in primitive.inputs.items()}
             if primitive.when is not None and not self._value(primitive.when):
                 outputs = {port: empty(kind) for port, kind in primitive.outputs.items()}
             else:
+                inputs = {name: self._value(ref) for name, ref in primitive.inputs.items()}
                 outputs = self.outputs(primitive, inputs)
             for port, value in outputs.items():
                 self._values[primitive.id, port] = value
@@ -70,6 +81,9 @@ class ReferenceRun:
         if primitive.op is Op.PARTIAL_DECODING:
             prompt, num = inputs["state"], primitive.config["elements"]
             return {"state": prompt, "out": [elements(prompt, num)[primitive.first]]}
+        if primitive.op is Op.GROWTH:
+            assert self._become is not None, f"{primitive.id} grows, and nobody says what it gives"
+            return dict(self._become(primitive, inputs))
         return {"out": self._out(primitive, inputs)}
 
     def _prefilled(self, primitive: Primitive, inputs: Mapping[str, Any]) -> str:

@@ -79,11 +79,12 @@ def _show_kept(num_kept: int, num_primitives: int) -> None:
 
 
 def finish(running: Coroutine[Any, Any, dict[str, Any]], as_json: bool) -> None:
-    """Wait for the results of a query and print its answer, or all results if none is called
-    "answer" or they are wanted ``as_json``."""
+    """Wait for the results of a query and print the one that is called "answer", or the only one;
+    print all if there is no such result or they are wanted ``as_json``."""
     with status_of_end():
         results = asyncio.run(running)
-    print_result(results if as_json else results.get("answer", results))
+    only = next(iter(results.values())) if len(results) == 1 else results
+    print_result(results if as_json else results.get("answer", only))
 
 
 async def run_here(config: NodeConfig, query: Query) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import sys
+from typing import Any
 
 MISSING = "missing"
 """The error of a kind whose package is not installed."""
@@ -30,20 +31,36 @@ def page_text(file: bytes) -> str:
     """The main text of a page, without navigation and footer; all its text if no part of it looks
     like the main one."""
     import lxml.etree
-    import lxml.html
     import trafilatura
 
-    main: str | None = trafilatura.extract(file, include_comments=False, favor_recall=True)
-    if main is not None and main.strip():
-        return main
+    page: Any = file
     try:
-        tree = lxml.html.document_fromstring(file)
+        tree, is_whole = _parsed(file, huge=False)
+        if not is_whole:
+            tree, is_whole = _parsed(file, huge=True)
+            page = tree
     except lxml.etree.ParserError:  # lxml raises it for a page without an element
         return ""
+    if not is_whole:
+        raise Refused("has elements that are nested too deeply: simplify it, or convert it to text")
+    main: str | None = trafilatura.extract(page, include_comments=False, favor_recall=True)
+    if main is not None and main.strip():
+        return main
     for unread in tree.xpath("//script|//style|//template|//noscript|//comment()"):
         unread.drop_tree()
     lines = (" ".join(text.split()) for text in tree.itertext())
     return "\n".join(line for line in lines if line)
+
+
+def _parsed(file: bytes, *, huge: bool) -> tuple[Any, bool]:
+    """The tree of a page, and whether all of it was read. The parser stops at 256 levels, and at
+    2048 if ``huge``, and only its log tells."""
+    import lxml.etree
+    import lxml.html
+
+    parser = lxml.html.HTMLParser(huge_tree=huge)
+    tree = lxml.html.document_fromstring(file, parser=parser)
+    return tree, not parser.error_log.filter_from_fatals()
 
 
 def pdf_text(file: bytes) -> str:

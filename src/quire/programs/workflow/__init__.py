@@ -13,9 +13,10 @@ from quire.programs.workflow.optimizing.graph_cache import GraphCache
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
 from quire.programs.workflow.query_graph import Graph
 from quire.programs.workflow.running import run_query, workflow
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
 from quire.programs.workflow.template.growth import Growth
 from quire.programs.workflow.template.keys import use_keys
+from quire.programs.workflow.template.node import Node
 
 __all__ = [
     "App",

@@ -112,19 +112,21 @@ async def lived(
 @given(st.data())
 def test_a_query_that_is_killed_again_and_again_gives_the_answer(data: st.DataObject) -> None:
     speculates = data.draw(st.booleans())
-    drawn = RandomApp(data.draw, branches=speculates)
+    drawn = RandomApp(data.draw, branches=speculates, grows=data.draw(st.booleans()))
     written = drawn.app(data.draw(st.integers(1, 4)))
     query = {name: QUERY[name] for name in written.query_inputs}
     seed = data.draw(st.integers(0, 1 << 30))
     plain = Graph.optimize(written, query, passes=OptPass([]))
-    wanted = ReferenceRun(plain.p_graph, plain.query, Random(seed)).results()
+    wanted = ReferenceRun(plain.p_graph, plain.query, Random(seed), drawn.become).results()
     app, asked = written, set[str]()
     if data.draw(st.booleans()):
         grown = Grown(data.draw)
         nodes = grown.nodes(list(drawn.nodes), set(written.results))
-        functions = {name: noted(asked, name, one) for name, one in grown.functions.items()}
+        made = {**drawn.functions, **grown.functions}
+        functions = {name: noted(asked, name, one) for name, one in made.items()}
         growth = Engine("growth", config={"functions": functions})
-        app = App("grown", [*written.engines.values(), growth])
+        others = [one for one in written.engines.values() if one.kind != "growth"]
+        app = App("grown", [*others, growth])
         app.update_template(nodes)
     passes = OptPass(data.draw(st.sets(st.sampled_from(NAMES))))
     if speculates:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workflow_growths import QUERY, ByReference, Grown, Reference, counted
+from workflow_growths import QUERY, Grown, Reference, counted, run, scheduler_of
 from workflow_random import NAMES, RandomApp
 from workflow_reference import ReferenceRun, digest, elements
 
@@ -26,20 +26,6 @@ from quire.programs.workflow.graphs.growing_graph import MAX_GROWTH_CHARS, Growi
 from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.runners.local import ToolRunner
 
-
-def scheduler_of(
-    graph: Graph, seed: int = 0, runner: Any = None, log: StepLog | None = None
-) -> GraphScheduler:
-    runners = dict.fromkeys(graph.app.engines, runner or Reference(graph, Random(seed)))
-    grower = TemplateGrower(graph.app, graph.config, graph.passes, graph.cache)
-    return ByReference(graph.e_graph, graph.query, runners, lambda: 0.0, log, grower=grower)
-
-
-def run(graph: Graph, seed: int = 0, log: StepLog | None = None) -> tuple[Any, GraphScheduler]:
-    scheduler = scheduler_of(graph, seed, log=log)
-    return asyncio.run(scheduler.run()), scheduler
-
-
 # -- the same graph, written out and grown ---------------------------------------------------------
 
 
@@ -48,16 +34,18 @@ def run(graph: Graph, seed: int = 0, log: StepLog | None = None) -> tuple[Any, G
 def test_a_grown_graph_gives_the_answer_of_the_same_graph_written_out(
     data: st.DataObject,
 ) -> None:
-    drawn = RandomApp(data.draw)
+    drawn = RandomApp(data.draw, grows=data.draw(st.booleans()))
     written = drawn.app(data.draw(st.integers(1, 4)))
     query = {name: QUERY[name] for name in written.query_inputs}
     seed = data.draw(st.integers(0, 1 << 30))
     plain = Graph.optimize(written, query, passes=OptPass([]))
-    wanted = ReferenceRun(plain.p_graph, plain.query, Random(seed)).results()
+    wanted = ReferenceRun(plain.p_graph, plain.query, Random(seed), drawn.become).results()
 
     grown = Grown(data.draw)
     nodes = grown.nodes(list(drawn.nodes), set(written.results))
-    engines = [*written.engines.values(), Engine("growth", config={"functions": grown.functions})]
+    others = [one for one in written.engines.values() if one.kind != "growth"]
+    functions = {**drawn.functions, **grown.functions}
+    engines = [*others, Engine("growth", config={"functions": functions})]
     app = App("grown", engines)
     app.update_template(nodes)
     for names in (data.draw(st.sets(st.sampled_from(NAMES))), NAMES):

@@ -126,6 +126,7 @@ def test_what_is_named_twice_or_left_out_is_refused() -> None:
     one, two = llm("one"), llm("two")
     one >> two
     assert refusal(one) == "one >> two: two is not in the template: add it"
+    assert "the two in it is another component" in refusal(one, llm("two"))
     with pytest.raises(InvalidArgument, match=r"b.inputs is a tuple: write types by name, as in"):
         Node("llm", ("q",), {"o": "text"}, name="b")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="the right side must be a Node"):
@@ -242,11 +243,9 @@ def test_a_synthesis_is_told_which_list_it_goes_through(
     prompts = {"refine_prompt": "{answer} {a} {b}", "combine_prompt": "{answers}"}
     config = {"prompt": "{a} {b}", "synthesis": synthesis, **prompts}
     app = App("app", engines())
-    app.update_template([Node("llm", inputs, {"answer": "text"}, None, config, name="ask")])
-    query = {name: ["x", "y"] if kind == "texts" else "x" for name, kind in inputs.items()}
     message = rf"ask: context must name one of the inputs of type texts \({lists}\)"
     with pytest.raises(InvalidArgument, match=message):
-        Graph.optimize(app, query)
+        app.update_template([Node("llm", inputs, {"answer": "text"}, None, config, name="ask")])
 
 
 @pytest.mark.parametrize(("last_first", "order"), [(False, [0, 1, 2]), (True, [2, 1, 0])])
@@ -274,9 +273,10 @@ def test_a_search_without_an_order_to_the_ingestion_is_refused() -> None:
         name="find",
     )  # fmt: skip
     app = App("app", engines())
-    app.update_template([embed, ingest, find])
     with pytest.raises(InvalidArgument, match=r"put and find work on the same thing.*put >> find"):
-        Graph.optimize(app, {"texts": ["a"]})
+        app.update_template([embed, ingest, find])
+    with pytest.raises(InvalidArgument, match=r"find: .* nothing is ingested into"):
+        app.update_template([embed, find, ingest])
     ingest >> find
     app.update_template([embed, ingest, find])
     assert Graph.optimize(app, {"texts": ["a"]}).sizes == {"texts": 1}

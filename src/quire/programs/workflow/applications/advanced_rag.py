@@ -19,7 +19,8 @@ from quire.programs.workflow.applications.parts import (
     rank_node,
     synthesis_node,
 )
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
+from quire.programs.workflow.template.node import Node
 
 NUM_QUERIES = 3
 

@@ -25,8 +25,9 @@ from quire.programs.chat.pieces import Call
 from quire.programs.sdk.tools import Tool, Toolbox
 from quire.programs.workflow.components.turns import literal
 from quire.programs.workflow.engines.engine import Engine
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
 from quire.programs.workflow.template.growth import Growth
+from quire.programs.workflow.template.node import Node
 
 MAX_TOKENS = 256
 MAX_CALLS = 32

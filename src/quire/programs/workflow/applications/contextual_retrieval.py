@@ -24,7 +24,8 @@ from quire.programs.workflow.applications.parts import (
     synthesis_node,
 )
 from quire.programs.workflow.engines.engine import Engine
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
+from quire.programs.workflow.template.node import Node
 
 SITUATE = "Document: {around}\nChunk: {chunks}\nSituate the chunk in the document."
 

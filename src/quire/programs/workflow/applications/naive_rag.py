@@ -19,7 +19,8 @@ from quire.programs.workflow.applications.parts import (
     rag_engines,
     synthesis_node,
 )
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
+from quire.programs.workflow.template.node import Node
 
 
 def naive_rag() -> App:

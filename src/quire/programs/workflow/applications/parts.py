@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from quire.programs.workflow.engines.engine import ASSUMED_EMBEDDING, Engine
-from quire.programs.workflow.template.app import Node
+from quire.programs.workflow.template.node import Node
 
 SYNTHESIS: Mapping[str, str] = MappingProxyType(
     {

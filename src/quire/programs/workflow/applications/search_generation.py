@@ -14,7 +14,8 @@ answer. Both models are the node's first unless the application or the query nam
 from __future__ import annotations
 
 from quire.programs.workflow.engines.engine import Engine
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
+from quire.programs.workflow.template.node import Node
 
 TOP_K = 4
 

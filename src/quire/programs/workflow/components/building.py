@@ -12,6 +12,26 @@ from quire.programs.workflow.graphs.primitives import CONTROL_FLOW, Op, Primitiv
 from quire.programs.workflow.graphs.values import Ref, ValueType
 
 DONE_MARK = "done."
+MAX_PRIMITIVES = 4096
+"""The most primitives of a graph as it is built."""
+
+
+def too_many_primitives(node: str) -> InvalidArgument:
+    """Return the error for a graph that is too large with the primitives of ``node``."""
+    return InvalidArgument(
+        f"{node}: the graph has more than {MAX_PRIMITIVES} primitives: take less context, larger "
+        "chunks, or another synthesis",
+        param=node,
+    )
+
+
+def unordered(one: str, other: str) -> InvalidArgument:
+    """Return the error for two components whose result would depend on which runs first."""
+    return InvalidArgument(
+        f"{one} and {other} work on the same thing, and nothing says which comes first: write "
+        f"{one} >> {other}, or the other way round",
+        param=other,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +79,13 @@ class ComponentSite:
         outputs: Mapping[str, ValueType],
         **fields: Any,
     ) -> Primitive:
-        """Make one primitive of the component."""
+        """Make one primitive of the component.
+
+        Raises:
+            InvalidArgument: the component has ``MAX_PRIMITIVES`` already.
+        """
+        if len(self.primitives) >= MAX_PRIMITIVES:
+            raise too_many_primitives(self.node)
         made = Primitive(
             id=f"{self.node}.{step}" if step else self.node,
             op=op,

@@ -111,7 +111,12 @@ class Vectors(Component):
         top_k = site.count("top_k", TOP_K)
         assert top_k is not None, "it has a default"
         assert site.engine is not None, "components other than conditions have an engine"
-        stored = site.stored.get(site.engine)
+        if site.engine not in site.stored:
+            raise site.error(
+                "operation", f"is 'search', and nothing is ingested into {site.engine!r} before: "
+                f"write INGESTING >> {site.node} with the component that ingests"
+            )  # fmt: skip
+        stored = site.stored[site.engine]
         found = None if stored is None else min(top_k, stored)
         batchable = site.batchable and found is not None
         made = site.add(

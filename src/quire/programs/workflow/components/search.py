@@ -9,7 +9,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.search.service import MAX_TOP_K, check_search_query
 from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape
-from quire.programs.workflow.components.model import read_prompt
+from quire.programs.workflow.components.prompts import read_prompt
 from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.graphs.primitives import Op
 from quire.programs.workflow.graphs.values import Ref, ValueType

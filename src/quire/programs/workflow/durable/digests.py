@@ -18,7 +18,8 @@ from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.growing_graph import MAX_GROWTH_CHARS
 from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.runners.encoding import ENCODER_KINDS
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
+from quire.programs.workflow.template.node import Node
 
 
 def digest(*values: Any) -> str:

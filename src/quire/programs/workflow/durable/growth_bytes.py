@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from quire.programs.workflow.durable.stored_values import json_of
-from quire.programs.workflow.template.app import Annotation, Node
 from quire.programs.workflow.template.growth import Growth
+from quire.programs.workflow.template.node import Annotation, Node
 
 
 class _Component(msgspec.Struct, frozen=True):

@@ -151,6 +151,11 @@ class Engine:
                 "the devices and --encoder-instances that it should have",
                 param="instances" if not self.resources else "resources",
             )
+        if not isinstance(self.profile, Profile):
+            raise InvalidArgument(
+                f"engine {self.name!r}: profile is {self.profile!r:.80}: give a Profile",
+                param="profile",
+            )
         check_keys(f"engine {self.name!r}", self.config, CONFIG[self.kind], f"{self.name}.")
         if self.kind == "llm":
             endpoint_of(self.name, self.config)
@@ -163,7 +168,8 @@ class Engine:
             )
         if self.kind == "growth" or (self.kind == "tool" and self.tools_elsewhere is None):
             functions = self.config.get("functions", {})
-            if not functions or not all(callable(one) for one in functions.values()):
+            is_mapping = isinstance(functions, Mapping) and bool(functions)
+            if not is_mapping or not all(callable(one) for one in functions.values()):
                 raise InvalidArgument(
                     f"engine {self.name!r}: config 'functions' must name at least one function: "
                     "give a mapping of names to functions",

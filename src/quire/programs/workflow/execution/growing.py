@@ -88,7 +88,7 @@ class TemplateGrower:
     def _grown(self, primitive: Primitive, growth: Growth, inputs: Mapping[str, Any]) -> GrownGraph:
         inputs = {name.removeprefix(DONE_MARK): one for name, one in inputs.items()}
         app = App(self._app.name, self._app.engines.values())
-        app.update_template(growth.nodes)
+        app.grow_template(growth.nodes)
         config = app.configured({})
         values = _values(primitive, app, growth, inputs)
         made = {name for node in app.nodes for name in node.outputs}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
 from quire.programs.api.encode import EncoderBatches
+from quire.programs.workflow.components.building import MAX_PRIMITIVES
 from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.recording import NO_RECORD, OutcomeUnknown, QueryRecord
 from quire.programs.workflow.execution.watching import PrimitiveStep, StepLog, Watcher
@@ -23,7 +24,6 @@ from quire.programs.workflow.graphs.growing_graph import GrowingGraph
 from quire.programs.workflow.graphs.object_store import GraphState
 from quire.programs.workflow.graphs.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.graphs.values import Ref, plain
-from quire.programs.workflow.optimizing.construction import MAX_PRIMITIVES
 from quire.programs.workflow.speculation import Experience, Speculator
 from quire.programs.workflow.template.growth import Growth
 

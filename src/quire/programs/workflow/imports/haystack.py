@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.components.model import MAX_TOKENS
+from quire.programs.workflow.components.model_calls import MAX_TOKENS
 from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.imports.haystack_building import (
     Building,

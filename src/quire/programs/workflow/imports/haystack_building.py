@@ -10,7 +10,7 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.engines.engine import ASSUMED_EMBEDDING, NO_PROFILE, Engine
 from quire.programs.workflow.imports.haystack_reading import HaystackComponent, Pipeline, Socket
-from quire.programs.workflow.template.app import Node
+from quire.programs.workflow.template.node import Node
 
 STORE = "InMemoryDocumentStore"
 

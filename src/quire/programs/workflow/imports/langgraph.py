@@ -20,7 +20,8 @@ from quire.programs.workflow.imports.graph_shape import END, START, Branch, Grap
 from quire.programs.workflow.imports.shared_state import MISSING, Key
 from quire.programs.workflow.imports.state_graph_nodes import StateGraphNode, finishing
 from quire.programs.workflow.imports.supersteps import Supersteps
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
+from quire.programs.workflow.template.node import Node
 
 _DESCRIPTION = "A graph of LangGraph."
 _PARTS = ("nodes", "edges", "branches", "waiting_edges", "channels", "schemas")

@@ -16,8 +16,8 @@ from quire.programs.workflow.imports.graph_output import output_of
 from quire.programs.workflow.imports.graph_shape import END, START, GraphShape, Join
 from quire.programs.workflow.imports.node_runs import Leads, NodeRuns, SentInput
 from quire.programs.workflow.imports.shared_state import Place, Update, state_of, updated
-from quire.programs.workflow.template.app import Node
 from quire.programs.workflow.template.growth import Growth
+from quire.programs.workflow.template.node import Node
 
 DEFAULT_RECURSION_LIMIT = 10_007
 """LangGraph's, of a graph whose configuration has none."""

@@ -15,15 +15,20 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import num_chunks
 from quire.programs.workflow.components import ComponentSite, Value
+from quire.programs.workflow.components.building import (
+    MAX_PRIMITIVES,
+    too_many_primitives,
+    unordered,
+)
 from quire.programs.workflow.components.documents import chunking_of
 from quire.programs.workflow.documents import checked_documents
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.graphs.values import LISTS, QUERY, Ref, ValueType, odd_vector
-from quire.programs.workflow.template.app import App, Node
+from quire.programs.workflow.template.app import App
+from quire.programs.workflow.template.sites import site_of
 
 NodeConfig = Mapping[str, Mapping[str, Any]]
-MAX_PRIMITIVES = 4096
 
 
 def checked_query(
@@ -37,6 +42,11 @@ def checked_query(
         InvalidArgument: an input is missing, unknown, or of another type.
     """
     wanted = app.query_inputs
+    if not isinstance(query, Mapping):
+        raise InvalidArgument(
+            f"the query is {query!r:.80}: give its inputs by name ({', '.join(wanted)})",
+            param="query",
+        )
     for name in query:
         if name not in wanted:
             takes = ", ".join(wanted) or "none"
@@ -69,7 +79,9 @@ def measured(app: App, query: Mapping[str, Any], config: NodeConfig) -> dict[str
         if kind == "parser" and given:
             documents[next(iter(node.outputs))] = given[0]
         if kind == "chunker" and given:
-            size, overlap = chunking_of(_site(app, node, config, {}, {}, {}))
+            size, overlap = chunking_of(
+                site_of(node, app.engines[node.engine], config[node.name], {}, {}, {})
+            )
             total = sum(num_chunks(one["text"], size, overlap) for one in given[0])
             if not total:
                 raise InvalidArgument(
@@ -103,15 +115,12 @@ def p_graph(
     rows = dict(stored)
     sites: dict[str, ComponentSite] = {}
     for node in app.nodes:
-        site = sites[node.name] = _site(app, node, config, values, sizes, rows)
+        engine = app.engines.get(node.engine)
+        site = sites[node.name] = site_of(node, engine, config[node.name], values, sizes, rows)
         made = app.component(node).build(site)
         values.update((name, replace(one, guard=site.when)) for name, one in made.items())
         if sum(len(one.primitives) for one in sites.values()) > MAX_PRIMITIVES:
-            raise InvalidArgument(
-                f"{node.name}: the graph has more than {MAX_PRIMITIVES} primitives: take less "
-                "context, larger chunks, or another synthesis",
-                param=node.name,
-            )
+            raise too_many_primitives(node.name)
     after = {one: set[str]() for site in sites.values() for one in _ids(site.primitives)}
     for node in app.nodes:
         for later in node.before:
@@ -127,31 +136,6 @@ def p_graph(
     graph = PrimitiveGraph(MappingProxyType(primitives), MappingProxyType(refs), app.query_inputs)
     _check_effects(graph)
     return graph
-
-
-def _site(
-    app: App,
-    node: Node,
-    config: NodeConfig,
-    values: Mapping[str, Value],
-    sizes: Mapping[str, int],
-    stored: dict[str, int | None],
-) -> ComponentSite:
-    engine = app.engines.get(node.engine)
-    when = values[node.when].ref if node.when and node.when in values else None
-    return ComponentSite(
-        node=node.name,
-        engine=None if engine is None else engine.name,
-        batchable=node.annotation == "batchable",
-        splittable=node.annotation == "splittable",
-        config=config[node.name],
-        inputs={name: values[name].seen_from(when) for name in node.inputs if name in values},
-        outputs=node.outputs,
-        when=when,
-        measured=sizes,
-        stored=stored,
-        whole_calls=engine is not None and engine.endpoint is not None,
-    )
 
 
 def _ids(primitives: list[Primitive]) -> set[str]:
@@ -176,11 +160,7 @@ def _check_effects(graph: PrimitiveGraph) -> None:
         for other in with_effects[place + 1 :]:
             ordered = one.id in graph.ancestors[other.id] or other.id in graph.ancestors[one.id]
             if one.conflicts(other) and not ordered:
-                raise InvalidArgument(
-                    f"{one.node} and {other.node} work on the same thing, and nothing says which "
-                    f"comes first: write {one.node} >> {other.node}, or the other way round",
-                    param=other.node,
-                )
+                raise unordered(one.node, other.node)
 
 
 def _checked(name: str, kind: ValueType, value: Any) -> Any:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import NamedTuple
 
 from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.building import MAX_PRIMITIVES
 from quire.programs.workflow.engines.durations import seconds_alone
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Op
-from quire.programs.workflow.optimizing.construction import MAX_PRIMITIVES
 from quire.programs.workflow.passes import KNOWN, Note, OptPass, Pass, Profiles, Rewritten
 from quire.programs.workflow.passes.applying import applied
 
@@ -62,7 +62,7 @@ def _applied(name: str, rule: Pass, before: PrimitiveGraph, profiles: Profiles) 
     if len(result.graph.primitives) > 4 * MAX_PRIMITIVES:
         raise InvalidArgument(
             f"the pass {name!r} made a graph of {len(result.graph.primitives)} primitives; at most "
-            f"{4 * MAX_PRIMITIVES} are allowed: raise the engine's max_efficient_batch",
+            f"{4 * MAX_PRIMITIVES} are allowed: ask for fewer elements, or let the pass make fewer",
             param="passes",
         )
     return result

@@ -27,7 +27,7 @@ def applied(name: str, rule: Pass, graph: PrimitiveGraph, profiles: Profiles) ->
     """
     try:
         made: Any = rule(graph, profiles)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         text = exc.message if isinstance(exc, QuireError) else f"{type(exc).__name__}: {exc}"
         _refuse(name, f"failed{_line(exc)}: {text}", exc)
     if not isinstance(made, Rewritten) or not isinstance(made.graph, PrimitiveGraph):
@@ -39,7 +39,7 @@ def applied(name: str, rule: Pass, graph: PrimitiveGraph, profiles: Profiles) ->
     return made
 
 
-def _line(error: Exception) -> str:
+def _line(error: Exception | SystemExit) -> str:
     """Return the line of the pass at which it failed, as " at mine.py:12"."""
     assert error.__traceback__ is not None, "it was raised"
     own = error.__traceback__.tb_next

@@ -18,7 +18,7 @@ from quire.programs.workflow.execution.scheduler import check_elements
 from quire.programs.workflow.graphs.primitives import Op, Primitive
 from quire.programs.workflow.graphs.values import ValueType, joined
 from quire.programs.workflow.speculation import Run
-from quire.programs.workflow.template.app import Node
+from quire.programs.workflow.template.node import Node
 
 ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
 """The kind of the node's encoders that serves each kind of engine."""

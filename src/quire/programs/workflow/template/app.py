@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from quire.core.errors import InvalidArgument
@@ -16,75 +16,21 @@ from quire.programs.capabilities import Capabilities
 from quire.programs.workflow.components import COMPONENTS, Component
 from quire.programs.workflow.engines.engine import Engine, Profile, check_keys
 from quire.programs.workflow.engines.tools_elsewhere import McpTools, ProgramTool
-from quire.programs.workflow.graphs.values import LISTS, ValueType, value_type
+from quire.programs.workflow.graphs.values import ValueType
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.speculation.experience import Experience
+from quire.programs.workflow.template.checking import (
+    check_buildable,
+    check_names,
+    check_types,
+    ordered,
+)
 from quire.programs.workflow.template.function_threads import FunctionThreads
+from quire.programs.workflow.template.node import MAX_NAME_CHARS, Node
 
-Annotation = Literal["batchable", "splittable"]
-ANNOTATIONS: tuple[str | None, ...] = (None, "batchable", "splittable")
 MAX_NODES = 256
-MAX_NAME_CHARS = 256
-"""The longest name of an application, a component, an input or an output: requests have them."""
 MAX_PASSES_AT_ONCE = 4
 PASSES_LIMIT_S = 60.0
-
-
-class Node:
-    """A component of a workflow.
-
-    ``engine``: the name of an ``Engine``, or ``condition``. ``inputs`` and ``outputs``: types by
-    name (``text``, ``texts``, ``documents``, ``vectors``, ``boolean``, ``object``, ``done``). An
-    input takes the output of the same name of another component, or is an input of the query.
-    ``annotation``: ``batchable``: the elements of its first list are independent; ``splittable``:
-    its output can be used element by element. ``config``: what ``docs/guide/workflows.md`` lists
-    for its kind. ``when``: the name of a boolean; the component runs only if it is true.
-
-    ``a >> b`` states that ``a`` comes before ``b``, and returns ``b``.
-    """
-
-    def __init__(
-        self,
-        engine: str | Engine,
-        inputs: Mapping[str, str],
-        outputs: Mapping[str, str],
-        annotation: Annotation | None = None,
-        config: Mapping[str, Any] = MappingProxyType({}),
-        *,
-        name: str,
-        when: str | None = None,
-    ) -> None:
-        self.name = name
-        self.engine = engine.name if isinstance(engine, Engine) else engine
-        self.annotation = annotation
-        self.config: Mapping[str, Any] = MappingProxyType(dict(config))
-        self.when = when
-        self.inputs = _typed(f"{name}.inputs", inputs)
-        self.outputs = _typed(f"{name}.outputs", outputs)
-        self.before: list[Node] = []
-        """The components that it comes before."""
-        if annotation not in ANNOTATIONS:
-            raise InvalidArgument(
-                f"{name}: annotation {annotation!r}: use 'batchable', 'splittable' or none",
-                param=f"{name}.annotation",
-            )
-        if not name.isidentifier() or len(name) > MAX_NAME_CHARS:
-            raise InvalidArgument(
-                f"a component is named {name!r:.80}: use letters, digits and '_', at most "
-                f"{MAX_NAME_CHARS} of them",
-                param="name",
-            )
-
-    def __rshift__(self, other: Node) -> Node:
-        if not isinstance(other, Node):
-            raise InvalidArgument(
-                f"{self.name} >> {other!r}: the right side must be a Node", param=self.name
-            )
-        self.before.append(other)
-        return other
-
-    def __repr__(self) -> str:
-        return f"<Node {self.name}>"
 
 
 class App:
@@ -113,6 +59,11 @@ class App:
         self.passes = passes or OptPass()
         self.engines: dict[str, Engine] = {}
         for engine in engines:
+            if not isinstance(engine, Engine):
+                raise InvalidArgument(
+                    f"{name}: {engine!r:.80} is among the engines: give a list of Engine",
+                    param="engines",
+                )
             if engine.name in self.engines:
                 raise InvalidArgument(
                     f"{name}: two engines are named {engine.name!r}: give one another name",
@@ -135,23 +86,43 @@ class App:
         Raises:
             InvalidArgument: the template can never become a graph: an unknown engine or part, two
                 components of one name, an input whose types differ, a splittable component without
-                a schema, an order that closes a cycle.
+                a schema, a configuration that no query can have, an order that closes a cycle, two
+                components that work on the same thing without an order.
         """
+        in_order = self._checked(nodes)
+        check_buildable(in_order, self.engines, self.component, _query_inputs(in_order))
+        self._replace(in_order)
+
+    def grow_template(self, nodes: Sequence[Node]) -> None:
+        """Make ``nodes``, which a growth has returned and whose graph is built at once, the
+        template.
+
+        Raises:
+            InvalidArgument: see ``update_template``; what only the graph shows is not checked.
+        """
+        self._replace(self._checked(nodes))
+
+    def _checked(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Check each of ``nodes`` by itself and with the others; return them in their order."""
+        if isinstance(nodes, Node) or not all(isinstance(node, Node) for node in nodes):
+            raise InvalidArgument(
+                f"{self.name}: its template is {nodes!r:.80}: give a list of Node", param="nodes"
+            )
         if not 1 <= len(nodes) <= MAX_NODES:
             raise InvalidArgument(
                 f"{self.name}: {len(nodes)} components: give 1 to {MAX_NODES}", param="nodes"
             )
-        _check_names(nodes)
+        check_names(nodes)
         for node in nodes:
             self.component(node).check(node, self.engines.get(node.engine))
             for later in node.before:
                 if later not in nodes:
-                    raise InvalidArgument(
-                        f"{node.name} >> {later.name}: {later.name} is not in the template: add it",
-                        param=later.name,
-                    )
-        _check_types(nodes)
-        self.nodes = _ordered(nodes)
+                    raise _not_there(node, later, nodes)
+        check_types(nodes)
+        return ordered(nodes)
+
+    def _replace(self, nodes: tuple[Node, ...]) -> None:
+        self.nodes = nodes
         self.version += 1
         self.experience = Experience()
 
@@ -211,13 +182,7 @@ class App:
     @property
     def query_inputs(self) -> Mapping[str, ValueType]:
         """The inputs that no component produces: each query brings them."""
-        made = {name for node in self.nodes for name in node.outputs}
-        return {
-            name: kind
-            for node in self.nodes
-            for name, kind in node.inputs.items()
-            if name not in made
-        }
+        return _query_inputs(self.nodes)
 
     @property
     def results(self) -> Mapping[str, ValueType]:
@@ -272,105 +237,20 @@ def _check_address(name: str) -> None:
         )
 
 
-def _typed(where: str, given: Mapping[str, str]) -> Mapping[str, ValueType]:
-    if not isinstance(given, Mapping):  # names alone, as in the paper's listing
-        raise InvalidArgument(
-            f"{where} is a {type(given).__name__}: write types by name, as in "
-            '{"question": "text"}',
-            param=where,
+def _query_inputs(nodes: Sequence[Node]) -> Mapping[str, ValueType]:
+    made = {name for node in nodes for name in node.outputs}
+    return {name: kind for node in nodes for name, kind in node.inputs.items() if name not in made}
+
+
+def _not_there(node: Node, later: Node, nodes: Sequence[Node]) -> InvalidArgument:
+    """Return the error for ``node >> later`` where ``later`` is not one of ``nodes``."""
+    remedy = "add it"
+    if any(one.name == later.name for one in nodes):
+        remedy = (
+            f"the {later.name} in it is another component; a component keeps what was joined to "
+            f"it, so make {node.name} anew for this template"
         )
-    for name in given:
-        if not name.isidentifier() or len(name) > MAX_NAME_CHARS:
-            raise InvalidArgument(
-                f"{where}: {name!r:.80} is no name: use letters, digits and '_', at most "
-                f"{MAX_NAME_CHARS} of them",
-                param=where,
-            )
-    return MappingProxyType(
-        {name: value_type(written, f"{where}.{name}") for name, written in given.items()}
+    return InvalidArgument(
+        f"{node.name} >> {later.name}: {later.name} is not in the template: {remedy}",
+        param=later.name,
     )
-
-
-def _check_names(nodes: Sequence[Node]) -> None:
-    named: dict[str, Node] = {}
-    made: dict[str, Node] = {}
-    for node in nodes:
-        if named.setdefault(node.name, node) is not node:
-            raise InvalidArgument(
-                f"two components are named {node.name!r}: rename one", param=node.name
-            )
-        for name in node.outputs:
-            if made.setdefault(name, node) is not node:
-                raise InvalidArgument(
-                    f"{made[name].name} and {node.name} both produce {name!r}: rename one output",
-                    param=f"{node.name}.outputs",
-                )
-
-
-def _check_types(nodes: Sequence[Node]) -> None:
-    """Refuse a name with two types, and a batchable component without a list to split."""
-    types: dict[str, tuple[str, ValueType]] = {
-        name: (node.name, kind) for node in nodes for name, kind in node.outputs.items()
-    }
-    for node in nodes:
-        used = dict(node.inputs)
-        if node.when is not None:
-            used[node.when] = ValueType.BOOLEAN
-            if node.when not in types:
-                raise InvalidArgument(
-                    f"{node.name}: 'when' names {node.when!r}, which no component produces: name "
-                    "the output of a condition",
-                    param=f"{node.name}.when",
-                )
-        for name, kind in used.items():
-            where, known = types.setdefault(name, (node.name, kind))
-            if known is not kind:
-                raise InvalidArgument(
-                    f"{node.name} takes {name!r} as {kind}, but {where} has it as {known}: make "
-                    "the types equal, or rename one",
-                    param=f"{node.name}.inputs.{name}",
-                )
-        if node.annotation == "batchable" and not LISTS & set(node.inputs.values()):
-            raise InvalidArgument(
-                f"{node.name} is batchable but takes no list: give it an input of type texts, "
-                "documents or vectors, or drop the annotation",
-                param=f"{node.name}.annotation",
-            )
-
-
-def _ordered(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Sort the components, each after those whose outputs it takes and those that precede it.
-
-    Raises:
-        InvalidArgument: some of them wait for one another.
-    """
-    makers = {name: node.name for node in nodes for name in node.outputs}
-    after = {
-        node.name: {makers[name] for name in [*node.inputs, node.when] if name in makers}
-        for node in nodes
-    }
-    for node in nodes:
-        for later in node.before:
-            after[later.name].add(node.name)
-    order: dict[str, Node] = {}
-    while len(order) < len(nodes):
-        ready = [n for n in nodes if n.name not in order and after[n.name] <= order.keys()]
-        if not ready:
-            left = after.keys() - order.keys()
-            circle = _circle({name: after[name] & left for name in left})
-            raise InvalidArgument(
-                f"the components {' -> '.join(circle)} wait for one another: remove an input or a "
-                "'>>' that closes the cycle",
-                param=circle[0],
-            )
-        order.update((node.name, node) for node in ready)
-    return tuple(order.values())
-
-
-def _circle(waiting: Mapping[str, set[str]]) -> list[str]:
-    """Return a cycle, from one component to the same. Each of ``waiting`` waits for another one."""
-    way = [min(waiting)]
-    while way[-1] not in way[:-1]:
-        way.append(min(waiting[way[-1]]))
-    circle = way[way.index(way[-1]) :]
-    return circle[::-1]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.programs.workflow.template.app import Node
+from quire.programs.workflow.template.node import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from workflow_apps import QUERY, advanced
+from workflow_growths import QUERY as QUERIES
+from workflow_growths import run
 from workflow_random import NAMES, RandomApp
 from workflow_reference import ReferenceRun
 
 from quire.programs.workflow import Graph, OptPass
+from quire.programs.workflow.graphs.primitives import Op
 
 
 def results(graph: Graph, e_graph: bool, seed: int) -> dict[str, Any]:
@@ -28,12 +31,27 @@ def test_every_subset_of_passes_gives_the_unoptimised_answer(data: st.DataObject
     drawn = RandomApp(data.draw)
     app = drawn.app(data.draw(st.integers(1, 4)))
     seed = data.draw(st.integers(0, 1 << 30))
-    documents = [{"name": "a", "text": " ".join(f"w{n}" for n in range(30))}]
-    query = {"question": "Who?", "items": ["a", "b", "c"], "documents": documents}
-    query = {name: query[name] for name in app.query_inputs}
+    query = {name: QUERIES[name] for name in app.query_inputs}
     for names in (data.draw(st.sets(st.sampled_from(NAMES))), NAMES):
         graph = Graph.optimize(app, query, passes=OptPass(names))
         assert results(graph, True, seed) == results(graph, False, seed + 1)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_a_graph_that_grows_gives_by_every_subset_what_is_computed_without_growing(
+    data: st.DataObject,
+) -> None:
+    drawn = RandomApp(data.draw, grows=True)
+    app = drawn.app(data.draw(st.integers(1, 4)))
+    seed = data.draw(st.integers(0, 1 << 30))
+    query = {name: QUERIES[name] for name in app.query_inputs}
+    plain = Graph.optimize(app, query, passes=OptPass([]))
+    assert any(one.op is Op.GROWTH for one in plain.p_graph.primitives.values())
+    wanted = ReferenceRun(plain.p_graph, plain.query, Random(seed), drawn.become).results()
+    for names in (data.draw(st.sets(st.sampled_from(NAMES))), NAMES):
+        graph = Graph.optimize(app, query, passes=OptPass(names))
+        assert run(graph, seed)[0] == wanted
 
 
 @pytest.mark.parametrize("synthesis", ["one_shot", "refine", "tree"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,6 +65,10 @@ def fails(graph: PrimitiveGraph, profiles: object) -> Rewritten:
     raise KeyError("x")
 
 
+def exits(graph: PrimitiveGraph, profiles: object) -> Rewritten:
+    sys.exit(3)
+
+
 def cycle(graph: PrimitiveGraph, profiles: object) -> Rewritten:
     draft = Draft(graph)
     draft.put(replace(draft.primitives["first"], after=frozenset({"second"})))
@@ -108,6 +113,7 @@ def other_type(graph: PrimitiveGraph, profiles: object) -> Rewritten:
 
 WRONG: list[tuple[Any, str]] = [
     (fails, r"failed at \w+\.py:\d+: KeyError: 'x'"),
+    (exits, r"failed at \w+\.py:\d+: SystemExit: 3"),
     (lambda graph: Rewritten(graph), "failed: TypeError: .* takes 1 positional argument"),
     (cycle, r"failed at \w+\.py:\d+: the primitives first, second wait for one another: remove"),
     (loses("first"), "second waits for first, which is not in the graph: keep it, or redirect"),
