@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from real_nodes import MODEL, RealNode, real_nodes
@@ -14,7 +15,11 @@ from router_world import World, text_of, world
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from quire.cluster.requests.request import OF_CALLS, Request
 from quire.cluster.routing.strategy import StrategySource
+from quire.core.errors import InvalidArgument
+from quire.server.schemas.completions import CompletionsRequest
+from quire.server.schemas.microserving import StartGenerateRequest
 
 PROMPT = [(7 * i) % 200 + 20 for i in range(300)]
 
@@ -153,6 +158,38 @@ async def test_a_divided_answer_is_that_of_one_node(
         alone = [text_of(await w.complete(prompt, **fields)) for prompt in prompts]
     assert divided == alone
     assert list(map(text_of, together)) == alone * 2
+
+
+@pytest.mark.parametrize("strategy", ["disaggregated", "data_parallel"])
+async def test_fields_of_the_calls_are_refused_however_a_request_is_served(
+    nodes: list[RealNode], strategy: str
+) -> None:
+    async with world(nodes=nodes, strategy=strategy) as w:
+        for name, value in (("request_id", "r"), ("begin", 3), ("num_generated", 1)):
+            refused = await w.complete(PROMPT, model=MODEL, max_tokens=2, **{name: value})
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, name)
+        assert (await w.complete(PROMPT, model=MODEL, max_tokens=2)).status_code == 200
+
+
+async def test_a_strategy_that_divides_a_request_with_such_a_field_is_refused(
+    nodes: list[RealNode],
+) -> None:
+    async with world(nodes=nodes) as w:
+        engine, *_ = w.router.fleet.engines
+        body = {"model": MODEL, "prompt": PROMPT, "request_id": "r"}
+        encoded = msgspec.json.encode(body)
+        request = Request("POST", "/v1/completions", [], encoded, "r")
+        assert not request.is_divisible
+        with pytest.raises(InvalidArgument, match="'request_id' belongs to the calls"):
+            await engine.prep_recv(request, -1)
+        with pytest.raises(InvalidArgument, match="'request_id' belongs to the calls"):
+            await engine.start_generate(request, 3)
+
+
+def test_the_fields_of_the_calls_are_those_that_a_completion_lacks() -> None:
+    known = StartGenerateRequest.model_fields.keys() - CompletionsRequest.model_fields.keys()
+    assert known == set(OF_CALLS)
 
 
 async def test_a_divided_chat_is_that_of_one_node(nodes: list[RealNode]) -> None:

@@ -46,6 +46,7 @@ class LeaseWorld(World):
         tenants: tuple[TenantConfig, ...] = (),
         control: Any = None,
         listener: TraceListener | None = None,
+        transfer_seed: int | None = None,
         **pool: Any,
     ) -> None:
         """``control``: what stands for its controller, and has it as ``controller``."""
@@ -55,15 +56,19 @@ class LeaseWorld(World):
             made = control
         self._pool = fake_pool(**{"page_size": SIZE, "num_blocks": 16, **pool})
         self._network = network
-        engine = FakeEngine(self._pool, network=network)
+        self._transfer_seed = transfer_seed
+        engine = self._new_engine()
         super().__init__(engine=engine, tenants=tenants, controller=made)
         if control is not None:
             self.controller = control.controller
         self.program(form="session")
 
+    def _new_engine(self) -> FakeEngine:
+        return FakeEngine(self._pool, network=self._network, transfer_seed=self._transfer_seed)
+
     def restart(self) -> None:
         """The engine comes up again, after ``lose_engine``."""
-        self.engine = FakeEngine(self._pool, network=self._network)
+        self.engine = self._new_engine()
         self.harness.start_engine(ENGINE, self.engine)
 
     @property
@@ -95,7 +100,8 @@ class LeaseWorld(World):
         """Pages with the K and V of ``tokens``."""
         pages = list(range(first_page, first_page + -(-len(tokens) // SIZE)))
         prefill = self.decode(pages, tokens, stop=StopSpec(max_tokens=0))
-        assert self.do(1, self.alloc(pages), prefill)[1].status == "done"
+        outcome = self.do(1, self.alloc(pages), prefill)[1]
+        assert outcome.status == "done", outcome.error
         return pages
 
     def send(

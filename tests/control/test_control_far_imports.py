@@ -8,7 +8,7 @@ import pytest
 from control_world import ENGINE, World, alone
 
 from quire.core import commands as c
-from quire.core.batch import OpenReceive, SendSlots
+from quire.core.batch import OpenReceive, SendSlots, SwapIn
 from quire.core.calls import (
     SPARE_PRIORITY,
     Cancel,
@@ -164,6 +164,31 @@ def test_opaque_pages_bring_positions_fill_and_mask() -> None:
     assert imported.pages[0].visible == [True, False, True, False]
     assert imported.pages[3].positions == [20, 21]
     assert world.go_on([100, 101, 103], 30, [7], 2) == told
+
+
+def push_out(world: Far) -> None:
+    """Fill the device with the pages of another program, which then ends."""
+    world.program(2)
+    decode = world.decode(range(16), [7, *PROMPT], 50)
+    assert world.do(2, world.alloc(range(16)), decode)[1].status == "done"
+    world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(2)))
+
+
+@pytest.mark.parametrize("other_size", [SIZE, 2, 8])
+def test_opaque_pages_on_the_host_go_from_there(other_size: int) -> None:
+    world = Far(other_size=other_size)
+    told = masked(world)
+    push_out(world)
+    imported = world.bring(range(100, 120)).reply
+    shown = [shown for page in imported.pages for shown in page.visible[: page.fill]]
+    positions = [position for page in imported.pages for position in page.positions]
+    assert shown == [True, False, True, False, True, True, True, True, True]
+    assert positions == [*range(7), 20, 21]
+    pages = [page.page for page in imported.pages if page.fill]
+    assert world.go_on(pages, 30, [7], 2) == told
+    (sent,) = world.operations(ENGINE, SendSlots)
+    assert (len(sent.host_slots), set(sent.slots.tolist())) == (9, {-1})
+    assert not world.operations(ENGINE, SwapIn)
 
 
 def test_pages_of_another_size_have_the_same_slots() -> None:

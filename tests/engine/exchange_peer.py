@@ -6,12 +6,13 @@ import queue
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from engine_checkpoints import VOCAB_SIZE
 from engine_driver import Driver, Row, i32
 from numpy.typing import NDArray
 
-from quire.core.batch import OpenReceive, SendSlots
+from quire.core.batch import OpenReceive, SendSlots, SwapOut
 from quire.core.batch_result import EngineReport
 from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
 from quire.engine.engine import Engine
@@ -34,6 +35,34 @@ class Peer(Driver):
 
     def slots(self, tokens: Sequence[int]) -> list[int]:
         return self.flat(self.blocks, tokens)
+
+    def swap_out(self, num_tokens: int = len(PROMPT)) -> None:
+        """Copy the pages of table 0 to the host, and then write something else to them here."""
+        count = self.num_pages(num_tokens)
+        blocks, host_blocks = self.blocks[:count], [count - index for index in range(count)]
+        transfers = i32(range(count))
+        self.good(
+            operations=[
+                SwapOut(transfers=transfers, blocks=i32(blocks), host_blocks=i32(host_blocks))
+            ]
+        )
+        self.end_transfers()
+        tokens = range(num_tokens)
+        row = Row([8] * num_tokens, -1, [100 + i for i in tokens], self.slots(tokens))
+        self.logprobs([row])
+
+    def host_slots(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Where ``swap_out`` has put these tokens, of ``count`` pages."""
+        size = self.page_size
+        return [(count - token // size) * size + token % size for token in tokens]
+
+    def send_from_host(self, other: Peer) -> SendSlots:
+        """Send the prompt, all of which is there."""
+        sent, tokens = self.send_to(other, range(len(PROMPT))), range(len(PROMPT))
+        host_slots = self.host_slots(tokens, self.num_pages(len(PROMPT)))
+        return msgspec.structs.replace(
+            sent, slots=i32([-1] * len(PROMPT)), host_slots=i32(host_slots)
+        )
 
     def report(self) -> EngineReport:
         """The engine's next report; waits for it."""

@@ -64,6 +64,7 @@ class TestQwen3(RealEngineSuite):
 class TestLlamaExchange(EngineExchangeSuite):
     """From the fastest backend to PyTorch's."""
 
+    backends = ("auto", "torch")
     source: Path
 
     @pytest.fixture(autouse=True)
@@ -80,14 +81,24 @@ class TestLlamaExchange(EngineExchangeSuite):
                 dtype="float32",
                 page_size=pool.page_size,
                 num_blocks=pool.groups[0].num_blocks,
-                host_cache_bytes=0,
+                host_cache_bytes=pool.groups[0].num_host_blocks * 64 << 10,
                 num_threads=1,
                 device="cpu",
                 backend=backend,
             )
             return Engine(config, transport=exchange.join())
 
-        return make(sender, "auto"), make(receiver, "torch")
+        return make(sender, self.backends[0]), make(receiver, self.backends[1])
+
+
+class TestLlamaRawExchange(TestLlamaExchange):
+    """Between engines whose memory is alike."""
+
+    backends = ("auto", "auto")
+
+
+class TestLlamaPlainExchange(TestLlamaExchange):
+    backends = ("torch", "auto")
 
 
 class TestByteLevelTokenizer(TokenizerSuite):

@@ -17,7 +17,7 @@ from exchange_peer import KEY, PATIENCE_S, PROMPT, Peer
 from quire.core.batch import CloseReceives, OpenReceive, SendSlots
 from quire.core.batch_result import EngineReport
 from quire.core.config import EngineConfig
-from quire.core.errors import ModelNotFound
+from quire.core.errors import EngineFault, ModelNotFound
 from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
 from quire.core.ids import ModelId
 from quire.core.kv_transport import KVTransport
@@ -101,6 +101,58 @@ def test_a_prompt_that_came_is_one_that_was_computed(
     np.testing.assert_allclose(receiver.go_on(), computed.go_on(), atol=1e-4)
     receiver.move(back)
     assert np.array_equal(back.go_on(), sender.go_on())
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("way", [("cpu", "cpu"), ("cpu", "torch"), ("torch", "cpu")])
+def test_what_is_on_the_host_is_what_was_computed(
+    make_peer: MakePeer, way: tuple[str, str], page_size: int, dtype: str
+) -> None:
+    """In tiles as they lie, and in canonical form; bit for bit there and back."""
+    settings: Settings = {"page_size": page_size, "dtype": dtype, "host_cache_bytes": 1 << 20}
+    sender, between, back = (
+        make_peer(backend=backend, **settings) for backend in (way[0], way[1], way[0])
+    )
+    tokens = range(len(PROMPT))
+    sender.prompt(tokens)
+    expected = sender.go_on()
+    sender.swap_out()
+    between.good(operations=[between.open_receive(tokens)])
+    sender.good(operations=[sender.send_from_host(between)])
+    received, sent = between.report(), sender.report()
+    assert isinstance(received, ReceiveEnded)
+    assert isinstance(sent, SendEnded)
+    assert (received.error, sent.error) == (None, None)
+    between.move(back)
+    assert np.array_equal(back.go_on(), expected)
+
+
+@pytest.mark.parametrize(
+    ("slots", "host_slots", "is_fault"),
+    [
+        ([-1, -1], [3], True),
+        ([-1, 5], [10**6, -1], False),
+        ([-1, 5], [-1, 5], False),
+        ([-2, 5], [3, -1], False),
+        ([10**6, -1], [-1, 3], False),
+    ],
+)
+def test_places_that_a_send_cannot_have(
+    make_peer: MakePeer, slots: list[int], host_slots: list[int], is_fault: bool
+) -> None:
+    """A message that contradicts itself is a fault; slots outside of a tier are a failed row."""
+    peer = make_peer(host_cache_bytes=1 << 20)
+    target = SendTarget(address="local:0", lease=5, key=KEY, first=0)
+    sent = SendSlots(send=2, slots=i32(slots), host_slots=i32(host_slots), target=target)
+    if is_fault:
+        with pytest.raises(EngineFault, match="columns differ"):
+            peer.send(operations=[sent])
+        return
+    result = peer.send(operations=[sent])
+    assert [(row.stage, row.index) for row in result.failures] == [("operations", 0)]
+    assert not peer.has_report()
 
 
 @needs_kernel

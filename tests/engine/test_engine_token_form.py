@@ -15,7 +15,7 @@ from quire.engine.cpu.library import load_kernel
 from quire.engine.cpu.native_pool import NativeKVPool, padded_head_dim
 from quire.engine.cpu.team import Team
 from quire.engine.kv_cache.pool import BlockShape
-from quire.engine.kv_cache.token_form import TokenPool
+from quire.engine.kv_cache.token_form import TokenPlaces, TokenPool
 from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.layers.key_turn import KeyTurn
 from quire.engine.layers.rope_config import RopeConfig
@@ -141,7 +141,7 @@ def test_raw_tokens_are_the_same_tokens(span: str, dtype: torch.dtype) -> None:
     slots = SPANS[span]
     one.write_tokens(slots, range(1, 3), random_tokens(one, len(slots), 2, 1))
     raw = np.zeros(one.raw.num_bytes(len(slots), 2), np.uint8)
-    one.raw.read(slots, range(1, 3), raw)
+    one.raw.read(TokenPlaces.on_device(slots), range(1, 3), raw)
     target = np.random.default_rng(3).permutation(NUM_SLOTS)[: len(slots)].astype(np.int64)
     for to in target, np.arange(len(slots), dtype=np.int64):
         other.raw.write(to, range(1, 3), raw)

@@ -378,6 +378,30 @@ def test_an_answer_from_a_lease_is_told_again_under_its_id(run: Callable[[Calls]
     run(calls)
 
 
+def test_a_renewed_lease_is_the_same_one_under_an_id(run: Callable[[Calls], Any]) -> None:
+    prompt = new_prompt(82, 100)
+
+    async def calls(sender: Microserving, receiver: Microserving) -> None:
+        ready = await receiver.prep_recv(prompt, -1)
+        first = ready["kv_addr_info"]
+        sent = [await sender.remote_send(prompt, first, 0, -1, request_id="renewed send")]
+        second = (await receiver.renew(first, 100.0))["kv_addr_info"]
+        assert second != first
+        sent.append(await sender.remote_send(prompt, second, 0, -1, request_id="renewed send"))
+        assert sent[0] == sent[1]
+        told = [
+            await generated(receiver, prompt, -1, address, request_id="renewed")
+            for address in (first, second, first)
+        ]
+        assert told[0] == told[1] == told[2] == await generated(sender, prompt)
+        other = (await receiver.prep_recv(prompt, -1))["kv_addr_info"]
+        with pytest.raises(QuireError, match="used for another request"):
+            await generated(receiver, prompt, -1, other, request_id="renewed")
+        await receiver.cancel(other)
+
+    run(calls)
+
+
 def test_a_node_without_room_says_so_and_may_be_asked_again(run: Callable[[Calls], Any]) -> None:
     async def calls(sender: Microserving, receiver: Microserving) -> None:
         leases = [

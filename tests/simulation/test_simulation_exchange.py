@@ -110,6 +110,17 @@ def test_what_is_there_goes_with_its_message_and_the_last_piece_completes_the_le
     assert not pair.network.num_receiving
 
 
+def test_what_is_on_the_host_does_not_wait_for_rows_that_keep_nothing() -> None:
+    """Neither has a slot on the device."""
+    pair = Pair()
+    pair.ran("b", opened(7, 10))
+    target = SendTarget(address="b", lease=7, key=KEY, first=0)
+    nowhere = np.full(10, -1, np.int32)
+    send = SendSlots(send=1, slots=nowhere, host_slots=TEN, target=target)
+    pair.ran("a", send, end_s=40.0, computes=nowhere)
+    assert pair.run() == [(4.5, "b", "ReceiveEnded"), (4.5, "a", "SendEnded")]
+
+
 @pytest.mark.parametrize(
     ("compute_s", "arrived_s"),
     [

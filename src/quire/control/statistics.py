@@ -53,6 +53,8 @@ class EngineStatistics:
     sampled or given to choose from since start, also for commands that were cancelled.
     ``batch_sizes``: number of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
     ``exchanged``: K and V between this engine and others, sorted by direction and transport.
+    ``num_device_tokens_sent``, ``num_host_tokens_sent``: tokens that others have received from its
+    device and from its host memory.
     """
 
     engine: EngineId
@@ -81,6 +83,8 @@ class EngineStatistics:
     prompt_token_s: float | None
     messages: tuple[MessageStatistics, ...]
     exchanged: tuple[ExchangeStatistics, ...] = ()
+    num_device_tokens_sent: int = 0
+    num_host_tokens_sent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Tracer:
             program=entry.program.id,
             engine=engine.id,
             direction="out",
-            num_blocks=len(run.contents),
+            num_blocks=len(run.contents) + len(run.host_blocks),
             num_bytes=ended.num_bytes,
             start_s=now_s if entry.sent_s is None else entry.sent_s,
             end_s=now_s,

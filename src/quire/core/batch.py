@@ -29,10 +29,11 @@ transfer uses either of its blocks. A message holds at most one of these operati
 The engine may therefore copy at any time; what leaves the device is copied as it was after the
 preceding operations of its message. Only transfers from and to the disk may fail.
 
-Exchange. ``SendSlots`` begins to send K, V and positions of slots to another engine,
-``OpenReceive`` lets other engines write slots. Both run beside later messages and end when the
-engine reports it, in any order: ``SendEnded``, ``ReceiveEnded``. Until then no message writes,
-moves or reuses a slot that is sent, and none reads or writes a slot that is received. Unless it is
+Exchange. ``SendSlots`` begins to send K, V and positions of slots to another engine, from the
+device or from the host as they lie there; ``OpenReceive`` lets other engines write slots. Both run
+beside later messages and end when the engine reports it, in any order: ``SendEnded``,
+``ReceiveEnded``. Until then no message writes, moves or reuses a slot that is sent, and none reads
+or writes a slot that is received. A ``SwapIn`` may read a host block that is sent. Unless it is
 among the failures of its message, every ``SendSlots`` gets one ``SendEnded``, and every
 ``OpenReceive`` one ``ReceiveEnded`` if ``CloseReceives`` does not come first. In an engine without
 ``EngineInfo.data_address`` both end with an error.
@@ -225,12 +226,17 @@ class CloseReceives(Operation, kw_only=True):
 
 
 class SendSlots(Operation, kw_only=True):
-    """Begin to send K, V and positions of flat ``slots`` to ``target``, as they are after the
-    preceding operations and the forward of this message."""
+    """Begin to send K, V and positions of T tokens to ``target``, as they are after the preceding
+    operations and the forward of this message.
+
+    ``slots`` [T] flat slot on the device, -1 for a token on the host · ``host_slots`` [T] or empty:
+    flat slot in the host blocks, read where ``slots`` is -1.
+    """
 
     send: int
     slots: I32
     target: SendTarget
+    host_slots: I32 = msgspec.field(default_factory=no_i32)
     group: int = 0
 
 

@@ -22,9 +22,10 @@ from quire.core.batch import I32, ReadDisk, WriteDisk
 from quire.core.batch_result import TransfersEnded
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.engine.kv_cache.block_records import BlockRecords, TieredPool
+from quire.engine.kv_cache.block_records import BlockRecords
 from quire.engine.kv_cache.disk_slab import DiskSlab
 from quire.engine.kv_cache.pool import KVPool
+from quire.engine.kv_cache.token_form import TokenPool
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,7 @@ class DiskTransfers:
         """
         if not config.disk_cache_bytes or config.disk_cache_dir is None:
             return None
-        # a group of ranks, whose pools do not read host blocks, is never configured with a disk
-        records = BlockRecords(cast(TieredPool, pool))
+        records = BlockRecords(cast(TokenPool, pool))
         num_blocks = config.disk_cache_bytes // records.num_bytes
         if not num_blocks:
             raise ConfigError(

@@ -145,6 +145,9 @@ class VirtualNetwork:
 
 
 def _is_computed_by(batch: Batch, send: SendSlots) -> bool:
-    """Whether the message itself computes the tokens of ``send``: the last token decides."""
-    forward = batch.forward
-    return forward is not None and bool((forward.slots[send.group] == send.slots[-1]).any())
+    """Whether the message itself computes the tokens of ``send``: the last token decides. One on
+    the host existed before."""
+    forward, last = batch.forward, send.slots[-1]
+    if forward is None or last < 0:
+        return False
+    return bool((forward.slots[send.group] == last).any())

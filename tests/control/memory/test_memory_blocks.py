@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import hypothesis.strategies as st
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quire.control.memory.blocks import NumberPool
+from quire.control.memory.blocks import LendingPool, NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.memory import Memory
 from quire.control.memory.operations import OperationList
@@ -19,7 +20,7 @@ from quire.control.memory.transfers import Location, Tier
 from quire.core.batch import CopySlots, SwapIn, SwapOut
 from quire.core.engine_info import EngineInfo, LayerGroup
 from quire.core.errors import ConfigError, EngineFault
-from quire.core.ids import EngineId, TenantId
+from quire.core.ids import EngineId, HostBlockId, TenantId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 
@@ -52,6 +53,58 @@ def test_a_number_is_free_once() -> None:
         pool.free(0)
     assert pool.take() == 0
     pool.check_invariants()
+
+
+def test_what_is_lent_is_free_when_it_was_freed_and_given_back() -> None:
+    pool = LendingPool(2)
+    number = pool.take()
+    assert number is not None
+    pool.lend(number)
+    pool.lend(number)
+    pool.give_back(number)
+    pool.free(number)
+    assert (pool.num_free, pool.is_taken(number), pool.has_holder(number)) == (1, True, False)
+    with pytest.raises(AssertionError, match="freed twice"):
+        pool.free(number)
+    with pytest.raises(AssertionError, match="without a holder"):
+        pool.lend(number)
+    pool.check_invariants()
+    pool.give_back(number)
+    assert (pool.num_free, pool.num_given_back, pool.num_freed) == (2, 2, 1)
+    pool.check_invariants()
+
+
+def test_what_is_lent_makes_no_way_and_then_may_again() -> None:
+    """Until then it is not counted as room; afterwards, whoever waits for some is tried again."""
+    memory = make_memory(num_blocks=1, num_host_blocks=1)
+    (content,) = hold(memory, 1)
+    content.canonical, content.tokens = True, [7]
+    memory.descent.move_out(content)
+    end_all(memory)
+    host = memory.host_tier
+    block = memory.lend(content)
+    assert (host.num_available, list(host.in_order()), host.victim()) == (0, [], None)
+    num_changes = memory.num_changes
+    memory.give_back(block)
+    assert (host.num_available, list(host.in_order())) == (1, [content])
+    assert host.victim() is content
+    assert memory.num_changes > num_changes
+
+
+def test_a_lent_content_without_a_holder_is_no_room() -> None:
+    memory = make_memory(num_blocks=1, num_host_blocks=1)
+    (content,) = hold(memory, 1)
+    content.canonical, content.tokens = True, [7, 7]
+    content.node = memory.index.child(TENANT, None, content.tokens)
+    memory.add_to_index([content])
+    memory.descent.move_out(content)
+    end_all(memory)
+    block = memory.lend(content)
+    memory.release(content)
+    host = memory.host_tier
+    assert (host.num_cached, host.num_available, host.first_cached()) == (1, 0, None)
+    memory.give_back(block)
+    assert (host.num_available, host.first_cached()) == (1, content)
 
 
 def test_other_layer_groups_are_refused() -> None:
@@ -340,6 +393,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.memory = make_memory(num_blocks=5, num_host_blocks=4, num_disk_blocks=3)
         self.held: list[Content] = []
         self.pinned: list[Content] = []
+        self.lent: list[HostBlockId] = []
         self.serial = 0
         self.num_unread = 0
 
@@ -423,6 +477,17 @@ class MemoryMachine(RuleBasedStateMachine):
         for content in list(self.memory.host_tier.in_order())[:num_contents]:
             self.memory.descent.spill(content)
 
+    @precondition(lambda self: any(self.memory.rests_on_host(c) for c in self.held))
+    @rule(pick=st.integers(0, 99))
+    def lend(self, pick: int) -> None:
+        resting = [content for content in self.held if self.memory.rests_on_host(content)]
+        self.lent.append(self.memory.lend(resting[pick % len(resting)]))
+
+    @precondition(lambda self: self.lent)
+    @rule(pick=st.integers(0, 99))
+    def give_back(self, pick: int) -> None:
+        self.memory.give_back(self.lent.pop(pick % len(self.lent)))
+
     @rule(is_open=st.booleans(), is_worth_it=st.booleans())
     def turn_disk(self, is_open: bool, is_worth_it: bool) -> None:
         self.memory.disk_tier.is_open, self.memory.disk_tier.is_worth_it = is_open, is_worth_it
@@ -454,12 +519,16 @@ class MemoryMachine(RuleBasedStateMachine):
         on_host = sum(c.host_block is not None and not c.is_moving for c in known.values())
         on_disk = sum(c.disk_block is not None and not c.is_moving for c in known.values())
         assert memory.device.num_taken == on_device + num_using(memory, Tier.DEVICE)
-        assert memory.host.num_taken == on_host + num_using(memory, Tier.HOST)
+        num_left = sum(not memory.host.has_holder(block) for block in set(self.lent))
+        assert memory.host.num_taken == on_host + num_using(memory, Tier.HOST) + num_left
+        assert memory.host.lent == Counter(self.lent)
         assert memory.disk_tier.pool.num_taken == on_disk + num_using(memory, Tier.DISK)
         lost = {id(c) for c in self.held if c.is_lost and not c.canonical}
         assert len(lost) <= self.num_unread, "what cannot be computed again is dropped"
 
     def teardown(self) -> None:
+        for block in self.lent:
+            self.memory.give_back(block)
         for content in self.pinned:
             self.memory.unpin(content)
         for content in self.held:

@@ -248,34 +248,6 @@ def test_what_is_sent_stays_as_it_is_whatever_its_program_does() -> None:
     assert decoded.tokens == alone(PROMPT, 8, page_size=SIZE)
 
 
-def test_pages_on_the_host_are_brought_to_the_device_to_be_sent() -> None:
-    sender, receiver = pair(num_blocks=6)
-    lease = receiver.lease(PROMPT)
-    pages = sender.computed(PROMPT)
-    sender.program(2)
-    sender.do(2, sender.alloc(range(6)), sender.decode(range(6), [7, *PROMPT], 12))
-    assert sender.pool.num_swapped_out > 0
-    sender.harness.post(ProgramEnded(time_s=sender.harness.now_s, program=ProgramId(2)))
-    sender.do(1, sender.send(pages, 0, len(PROMPT), lease))
-    settle(sender, receiver)
-    decoded = receiver.go_on(lease.lease, PROMPT, len(PROMPT) - 1)
-    assert decoded.tokens == alone(PROMPT, 8, page_size=SIZE)
-
-
-@pytest.mark.parametrize(("begin", "num_pages"), [(0, 3), (1, 3), (SIZE, 2), (SIZE + 1, 2), (8, 1)])
-def test_a_send_brings_only_the_pages_whose_tokens_it_sends(begin: int, num_pages: int) -> None:
-    sender, receiver = pair(num_blocks=6)
-    lease = receiver.lease(PROMPT)
-    pages = sender.computed(PROMPT)
-    sender.program(2)
-    sender.do(2, sender.alloc(range(6)), sender.decode(range(6), [7, *PROMPT], 12))
-    assert sender.pool.num_swapped_out == len(pages)
-    sender.harness.post(ProgramEnded(time_s=sender.harness.now_s, program=ProgramId(2)))
-    sender.do(1, sender.send(pages, begin, len(PROMPT), lease))
-    settle(sender, receiver)
-    assert sender.pool.num_swapped_in == num_pages
-
-
 def test_leases_give_way_to_programs() -> None:
     """A complete one is moved out; one that waits for tokens is closed when nobody can go on."""
     sender, receiver = pair(num_blocks=8, num_host_blocks=0)

@@ -81,6 +81,20 @@ def test_what_two_ranks_compute_is_sent_by_the_same_message(make_peer: MakePeer)
     np.testing.assert_allclose(one.go_on(), two.go_on(), atol=1e-4)
 
 
+def test_what_two_ranks_have_on_the_host_is_sent_from_there(make_peer: MakePeer) -> None:
+    two, one = make_peer("llama", page_size=16), make_peer("llama", **ONE)
+    tokens = range(len(PROMPT))
+    two.prompt(tokens)
+    expected = two.go_on()
+    two.swap_out()
+    one.good(operations=[one.open_receive(tokens)])
+    two.good(operations=[two.send_from_host(one)])
+    for report in one.report(), two.report():
+        assert isinstance(report, ReceiveEnded | SendEnded)
+        assert report.error is None
+    np.testing.assert_allclose(one.go_on(), expected, atol=1e-4)
+
+
 class NotedPool:
     """The tokens that it was asked to place."""
 

@@ -48,6 +48,12 @@ def shared(request: Request, prompt: Prompt | None) -> dict[str, Any]:
 
 
 def prompt_of(request: Request, prompt: Prompt | None) -> Prompt:
+    named = request.field_of_calls
+    if named is not None:
+        raise InvalidArgument(
+            f"{named!r} belongs to the calls between engines, not to {request.path}: leave it out",
+            param=named,
+        )
     found = request.prompt if prompt is None else prompt
     if found is None:
         raise InvalidArgument(

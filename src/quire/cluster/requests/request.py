@@ -104,6 +104,10 @@ class BegunWork:
             release(kv_addr_info)
 
 
+OF_CALLS = ("begin", "images", "kv_addr_info", "num_generated", "request_id")
+"""The fields of ``start_generate`` that a completion does not have."""
+
+
 class Request:
     """A client's request. ``target`` is the path with its query; ``headers`` are those to pass on,
     with lower-case names."""
@@ -182,12 +186,19 @@ class Request:
         is_ids = isinstance(prompt, list) and prompt and set(map(type, prompt)) == {int}
         return prompt if is_ids else None
 
+    @property
+    def field_of_calls(self) -> str | None:
+        """The first field that nodes take in the three calls alone: they refuse a client's request
+        with it."""
+        return next((name for name in OF_CALLS if name in self.fields), None)
+
     @cached_property
     def is_divisible(self) -> bool:
         """Whether several engines can compute its prompt: it is a completion with one prompt, or a
         chat of texts and images, and does not ask for log probabilities of its prompt, which an
-        engine has only of what it computes itself."""
-        if self._wants_prompt_logprobs:
+        engine has only of what it computes itself. One with a field of the calls is not: its node
+        refuses it."""
+        if self._wants_prompt_logprobs or self.field_of_calls is not None:
             return False
         if self.path != CHAT:
             return self.prompt is not None

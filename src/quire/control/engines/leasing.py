@@ -1,7 +1,9 @@
-"""What the end of a lease or of a send does to one engine's memory.
+"""What a send and the end of a lease or send do to one engine's memory.
 
 Owns the fence: blocks that other engines may still write are free only when this engine has run a
-message that closes their leases. Does not decide when a lease ends.
+message that closes their leases. Owns also what a send holds until its end: contents on the device
+cannot move nor be written in place, and a host block is not reused. Does not decide when a lease
+ends.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from quire.control.engines.exchange_runs import SendRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import Content
 from quire.control.memory.leases import Lease, LeaseTable
+from quire.control.memory.promises import Reclaim
+from quire.control.memory.residency import secure
+from quire.control.programs.program import Entry
 
 
 def end_lease(engine: EngineState, leases: LeaseTable, lease: Lease, why: str) -> None:
@@ -60,7 +65,32 @@ def release_all(engine: EngineState, contents: Sequence[Content]) -> None:
         engine.memory.release(content)
 
 
+def hold_for_send(
+    engine: EngineState,
+    entry: Entry,
+    contents: Sequence[Content],
+    num_tokens: int,
+    reclaim: Reclaim,
+) -> SendRun | None:
+    """Hold ``contents`` where they are, on the device or the host, until ``end_send``; those in
+    transfer or on the disk come to the device first. None, with nothing held, as long as they are
+    not there."""
+    memory = engine.memory
+    resting = [content for content in contents if memory.rests_on_host(content)]
+    others = [content for content in contents if not memory.rests_on_host(content)]
+    memory.pin_all(resting)  # room for the others is not made of them
+    pinned = secure(memory, others, 0, reclaim)
+    memory.unpin_all(resting)
+    if pinned is None:
+        return None
+    for content in pinned:
+        memory.retain(content)  # so that no holder writes to it in place
+    return SendRun(entry, pinned, [memory.lend(content) for content in resting], num_tokens)
+
+
 def end_send(engine: EngineState, run: SendRun) -> None:
-    """Release the contents of ``run``, which the engine no longer reads."""
+    """Let go of what ``run`` holds: the engine no longer reads it."""
     engine.memory.unpin_all(run.contents)
     release_all(engine, run.contents)
+    for host_block in run.host_blocks:
+        engine.memory.give_back(host_block)

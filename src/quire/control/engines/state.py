@@ -47,7 +47,7 @@ class EngineState(ControlledEngine):
     ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
     ``num_ended``   total number of ended runs.
     ``epoch``       how often the engine has come up again.
-    ``sends``       contents that it sends to other engines, by number (never used again).
+    ``sends``       what it sends to other engines, by number (never used again).
     ``fenced``      contents that are free when the next message has run, which closes their leases.
     ``exchanged``   counts of the K and V that went to other engines, or came from them.
     ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
@@ -282,6 +282,8 @@ class EngineState(ControlledEngine):
                 contents[id(content)] = content
         for key, content in contents.items():
             assert content.num_refs >= num_refs[key], "a content has fewer references than holders"
+        lent = Counter([block for run in self.sends.values() for block in run.host_blocks])
+        assert lent == self.memory.host.lent, "host blocks are lent to others than the sends"
         self.memory.check_invariants(contents.values())
         self.embeds.check_invariants()
         self.sequences.check_invariants()

@@ -5,6 +5,8 @@ Owns which numbers are free. Does not know what they hold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def num_reserved(size: int) -> int:
     """The reserve of a pool of ``size``; a pool of fewer than 8 has none."""
@@ -60,7 +62,66 @@ class NumberPool:
     def is_taken(self, number: int) -> bool:
         return bool(self._taken[number])
 
+    def has_holder(self, number: int) -> bool:
+        """Whether whoever took ``number`` has not freed it."""
+        return self.is_taken(number)
+
     def check_invariants(self) -> None:
+        """Assert that each number is either free or taken, and is free once."""
         assert len(set(self._free)) == len(self._free), "a number is free twice"
         assert sum(self._taken) + len(self._free) == self.size, "a number is lost"
         assert not any(self._taken[number] for number in self._free), "a taken number is free"
+
+
+class LendingPool(NumberPool):
+    """Numbers that may be lent, several times at once, to whoever only reads what they hold. One
+    that its holder frees meanwhile is free when all have given it back. ``num_given_back`` counts
+    calls of ``give_back``."""
+
+    __slots__ = ("_left", "_lent", "num_given_back")
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._lent: dict[int, int] = {}
+        self._left: set[int] = set()
+        self.num_given_back = 0
+
+    @property
+    def lent(self) -> Mapping[int, int]:
+        """How often each number is lent that is."""
+        return self._lent
+
+    def is_lent(self, number: int) -> bool:
+        return number in self._lent
+
+    def lend(self, number: int) -> None:
+        """Keep ``number``, which has a holder, taken until ``give_back``."""
+        assert self.has_holder(number), f"{number} is lent without a holder"
+        self._lent[number] = self._lent.get(number, 0) + 1
+
+    def give_back(self, number: int) -> None:
+        self.num_given_back += 1
+        if self._lent[number] > 1:
+            self._lent[number] -= 1
+            return
+        del self._lent[number]
+        if number in self._left:
+            self._left.remove(number)
+            super().free(number)
+
+    def free(self, number: int) -> None:
+        if number not in self._lent:
+            super().free(number)
+            return
+        assert number not in self._left, f"{number} is freed twice"
+        self._left.add(number)
+
+    def has_holder(self, number: int) -> bool:
+        """Whether whoever took ``number`` has not freed it."""
+        return self.is_taken(number) and number not in self._left
+
+    def check_invariants(self) -> None:
+        """Assert also that what is lent is taken."""
+        super().check_invariants()
+        assert all(self.is_taken(number) for number in self._lent), "a lent number is free"
+        assert self._left <= self._lent.keys(), "a number that nobody has is taken"

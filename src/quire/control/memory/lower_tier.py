@@ -2,8 +2,8 @@
 
 Owns that order: contents without a holder first (only the prefix index refers to them), then those
 that programs hold and whose tokens are known; within each group, the content that came first. The
-rest may be moved on, but not dropped. A content in transfer is in none of the lists. Does not move
-anything.
+rest may be moved on, but not dropped. A content in transfer is in none of the lists, and one whose
+block is lent makes way for none: its block would not be free. Does not move anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain
 
-from quire.control.memory.blocks import NumberPool
+from quire.control.memory.blocks import LendingPool
 from quire.control.memory.content import Content
 from quire.control.memory.transfers import Tier
 
@@ -22,7 +22,7 @@ class LowerTier:
 
     def __init__(self, tier: Tier, num_blocks: int) -> None:
         self.tier = tier
-        self.pool = NumberPool(num_blocks)
+        self.pool = LendingPool(num_blocks)
         self._is_disk = tier is Tier.DISK
         self._held: OrderedDict[int, Content] = OrderedDict()
         self._cached: OrderedDict[int, Content] = OrderedDict()
@@ -46,8 +46,8 @@ class LowerTier:
     @property
     def num_available(self) -> int:
         """Blocks that are free, or hold contents that can be recomputed."""
-        droppable = sum(not content.num_pins for content in self._held.values())
-        return self.pool.num_free + len(self._cached) + droppable
+        droppable = sum(self._may_go(content) for content in self._held.values())
+        return self.pool.num_free + self._num_cached_to_go + droppable
 
     def hold(self, content: Content) -> None:
         """Note that ``content`` has arrived here, or has a reference again. Only one whose tokens
@@ -81,19 +81,29 @@ class LowerTier:
 
     def first_cached(self) -> Content | None:
         """The content without a holder that is dropped first."""
-        return next((c for c in self._cached.values() if not c.num_pins), None)
+        return next(filter(self._may_go, self._cached.values()), None)
 
     def victim(self) -> Content | None:
         """The content that is dropped first, held contents included."""
         found = self.first_cached()
-        return found or next((c for c in self._held.values() if not c.num_pins), None)
+        return found or next(filter(self._may_go, self._held.values()), None)
 
     def in_order(self) -> Iterator[Content]:
         """The contents that make way for others, in order; those that cannot be dropped come
         last."""
-        for content in chain(self._cached.values(), self._held.values(), self._opaque.values()):
-            if not content.num_pins:
-                yield content
+        everything = chain(self._cached.values(), self._held.values(), self._opaque.values())
+        return filter(self._may_go, everything)
+
+    def _may_go(self, content: Content) -> bool:
+        """Whether ``content`` may leave its block, which is free then."""
+        if content.num_pins:
+            return False
+        lent, block = self.pool.lent, self.block_of(content)
+        return not lent or block not in lent
+
+    @property
+    def _num_cached_to_go(self) -> int:
+        return len(self._cached) - sum(block in self._cached for block in self.pool.lent)
 
     def clear_cached(self) -> list[Content]:
         """Forget and return the contents without a holder, as the engine's memory is lost."""

@@ -29,7 +29,7 @@ from quire.control.memory.promises import PromisedBlocks, Reclaim
 from quire.control.memory.transfers import Tier, Transfer, TransferTable
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
-from quire.core.ids import BlockId, EngineId, ProgramId
+from quire.core.ids import BlockId, EngineId, HostBlockId, ProgramId
 
 
 class Memory:
@@ -111,6 +111,7 @@ class Memory:
         """A number that increases with everything that makes blocks available, or ends the hope for
         them."""
         num_changes = self.device.num_freed + self._counts.num_failed_writes
+        num_changes += self.host.num_given_back
         for tier in self._lower_tiers:
             num_changes += tier.pool.num_freed + tier.num_cachings
         return num_changes
@@ -232,6 +233,22 @@ class Memory:
         """Begin the transfer of ``content`` to the device, for ``program``; ``make_room`` has been
         called."""
         self._movement.bring(content, program)
+
+    def rests_on_host(self, content: Content) -> bool:
+        """Whether ``content`` is on the host, and in no transfer."""
+        return content.host_block is not None and not content.is_moving
+
+    def lend(self, content: Content) -> HostBlockId:
+        """Let a send read the host block of ``content``, which rests there. The content itself may
+        come to the device or end meanwhile; its block is free only after ``give_back``."""
+        block = content.host_block
+        assert block is not None
+        self.host.lend(block)
+        return block
+
+    def give_back(self, host_block: HostBlockId) -> None:
+        """Note that a send reads ``host_block`` no longer."""
+        self.host.give_back(host_block)
 
     def can_move_out(self, content: Content) -> bool:
         return content.block is not None and not content.num_pins

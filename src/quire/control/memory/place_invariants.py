@@ -49,4 +49,4 @@ def _check_tier(
     blocks = Counter([place.block for place in places if place.tier is tier])
     blocks.update(block for block in resting if block is not None)
     assert blocks.total() == len(blocks), f"two contents share a {tier} block"
-    assert all(pool.is_taken(block) for block in blocks), f"a held {tier} block is free"
+    assert all(pool.has_holder(block) for block in blocks), f"a held {tier} block is free"

@@ -355,6 +355,8 @@ class EngineScheduler:
             prompt_token_s=self.chunk_time.token_s,
             messages=tuple([message_statistics(message) for message in engine.in_flight]),
             exchanged=engine.exchanged.statistics(),
+            num_device_tokens_sent=engine.exchanged.num_device_tokens,
+            num_host_tokens_sent=engine.exchanged.num_host_tokens,
         )
 
 

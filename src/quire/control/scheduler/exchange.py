@@ -17,6 +17,7 @@ from quire.control.engines.leasing import (
     end_lease,
     end_send,
     forget_lease,
+    hold_for_send,
 )
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
@@ -25,7 +26,6 @@ from quire.control.memory.leases import Lease, LeaseTable
 from quire.control.memory.packed_tokens import int_array, pack_tokens
 from quire.control.memory.pages import Page
 from quire.control.memory.promises import Reclaim
-from quire.control.memory.residency import secure
 from quire.control.programs.lookup import find_pages
 from quire.control.programs.program import Entry
 from quire.control.programs.states import CommandState
@@ -38,7 +38,7 @@ from quire.core.errors import (
     NeverFits,
     PoolExhausted,
 )
-from quire.core.exchange import ReceiveEnded, SendEnded
+from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
 from quire.core.lease_commands import Leased, LeaseName, OpenLease, SendPages, Sent
 
 MAX_SHARE = 0.5
@@ -182,9 +182,9 @@ class ExchangeScheduler:
     def send_pages(
         self, entry: Entry, command: SendPages, builder: BatchBuilder, reclaim: Reclaim
     ) -> LoweringResult:
-        """Bring the pages to the device and keep them until the engine has sent them. Tokens that
-        earlier commands of its queue append in this message are sent too: the engine sends them as
-        they are computed."""
+        """Hold the pages, on the device or the host, until the engine has sent them from there.
+        Tokens that earlier commands of its queue append in this message are sent too: the engine
+        sends them as they are computed."""
         engine = self._engine
         pages = find_pages(entry, command.pages)
         if any(page.appender not in (None, entry.queue.serial) for page in pages):
@@ -193,26 +193,46 @@ class ExchangeScheduler:
         contents = [page.content for page, _, _ in spans if page.content is not None]
         if not engine.are_present(contents, builder):
             return LoweringResult.NO_ROOM
-        if secure(engine.memory, contents, 0, reclaim) is None:
+        run = hold_for_send(engine, entry, contents, command.num_tokens, reclaim)
+        if run is None:
             return LoweringResult.NO_ROOM
+        entry.run = run
+        self._send(run, contents, [(first, last) for _, first, last in spans], command.target)
+        builder.operation(entry, is_final=False)
+        return LoweringResult.ADDED
+
+    def _send(
+        self,
+        run: SendRun,
+        contents: Sequence[Content],
+        spans: Sequence[tuple[int, int]],
+        target: SendTarget,
+    ) -> None:
+        """Begin to send slots ``spans`` of ``contents``, which ``run`` holds."""
+        engine, size = self._engine, self._engine.page_size
         slots: list[int] = []
-        for content, (_, first, last) in zip(contents, spans, strict=True):
-            engine.memory.retain(content)  # so that no holder writes to it in place
-            assert content.block is not None
-            start = content.block * engine.page_size
-            slots += range(start + first, start + last)
-        entry.run = run = SendRun(entry, contents, command.num_tokens)
+        host_slots: list[int] = []
+        for content, (first, last) in zip(contents, spans, strict=True):
+            nowhere = [-1] * (last - first)
+            if content.block is not None:
+                slots += range(content.block * size + first, content.block * size + last)
+                host_slots += nowhere
+                continue
+            assert content.host_block is not None
+            start = content.host_block * size
+            slots += nowhere
+            host_slots += range(start + first, start + last)
+            run.num_host_tokens += last - first
         engine.num_sends += 1
         engine.sends[engine.num_sends] = run
         engine.operations.add(
             SendSlots(
                 send=engine.num_sends,
                 slots=int_array(slots),
-                target=command.target,
+                host_slots=int_array(host_slots if run.host_blocks else []),
+                target=target,
             )
         )
-        builder.operation(entry, is_final=False)
-        return LoweringResult.ADDED
 
     # -- results ---------------------------------------------------------------------------------
 
@@ -285,6 +305,8 @@ class ExchangeScheduler:
                 "asked for: the peer is broken, restart it"
             )
         end_send(self._engine, run)
+        if ended.error is None:
+            self._engine.exchanged.note_sent(run)
         outcome: Sent | ErrorRecord = ended.error or Sent(
             run.num_tokens, ended.num_bytes, ended.elapsed_s, ended.transport
         )

@@ -69,7 +69,9 @@ class NativeKVPool:
         self._host_layers = self._allocate(num_host_slots, head_dim)
         self._view, self._pointers = self._pointers_of(self.layers)
         self._host_view, self._host_pointers = self._pointers_of(self._host_layers)
-        self.raw: RawTokens | None = RawTiles(team.library, self._view, shape.dtype)
+        self.raw: RawTokens | None = RawTiles(
+            team.library, self._view, self._host_view, shape.dtype
+        )
         self.positions_AS = np.full((num_axes, num_slots), -1, np.int32)
         self.host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
 

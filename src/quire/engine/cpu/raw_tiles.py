@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quire.core.errors import EngineFault
 from quire.engine.cpu.library import KernelLibrary
 from quire.engine.cpu.model_abi import CacheView
-from quire.engine.kv_cache.token_form import I64, U8
+from quire.engine.kv_cache.token_form import I64, U8, TokenPlaces
 
 U64 = NDArray[np.uint64]
 
@@ -23,11 +23,15 @@ TILE_SLOTS = 16
 
 
 class RawTiles:
-    """Implements ``RawTokens`` for ``cache``, whose memory the owner keeps."""
+    """Implements ``RawTokens`` for ``cache`` and ``host_cache``, the host blocks, whose memory the
+    owner keeps."""
 
-    def __init__(self, library: KernelLibrary, cache: CacheView, dtype: torch.dtype) -> None:
+    def __init__(
+        self, library: KernelLibrary, cache: CacheView, host_cache: CacheView, dtype: torch.dtype
+    ) -> None:
         self._native = library.native
         self._cache = cache
+        self._host_cache = host_cache
         elements = self._native.quire_cache_elements(TILE_SLOTS, cache.num_kv_heads, cache.head_dim)
         self._tile_bytes = int(elements) * dtype.itemsize
         heads, dtype_bytes = f"{cache.num_kv_heads} heads of {cache.head_dim}", dtype.itemsize
@@ -36,12 +40,15 @@ class RawTiles:
     def num_bytes(self, num_tokens: int, num_layers: int) -> int:
         return 2 * num_layers * self._half_bytes(num_tokens)
 
-    def read(self, slots: I64, layers: range, raw: U8) -> None:
-        """Fill ``raw`` with the tiles of these slots; lanes behind the last one become zero."""
-        if len(slots) % TILE_SLOTS:
+    def read(self, places: TokenPlaces, layers: range, raw: U8) -> None:
+        """Fill ``raw`` with tiles of these tokens; lanes behind the last one become zero."""
+        num_tokens = len(places.slots)
+        if num_tokens % TILE_SLOTS:
             raw.reshape(2 * len(layers), -1)[:, -self._tile_bytes :] = 0
-        pointers, tiles = self._tiles_in(raw, len(slots), len(layers))
-        self._copy(part_of(self._cache, layers), slots, tiles, _first_slots(slots))
+        pointers, tiles = self._tiles_in(raw, num_tokens, len(layers))
+        for is_host, lanes, slots in places.by_tier():
+            cache = self._host_cache if is_host else self._cache
+            self._copy(part_of(cache, layers), slots, tiles, lanes)
         del pointers
 
     def write(self, slots: I64, layers: range, raw: U8) -> None:

@@ -21,7 +21,7 @@ from quire.core.kv_transport import KVTransport, SendResult
 from quire.engine.exchange.layer_progress import ForwardGate, LayerCounter
 from quire.engine.exchange.pool_sink import PoolSink
 from quire.engine.exchange.pool_source import PoolSource
-from quire.engine.kv_cache.token_form import I64, TokenPool
+from quire.engine.kv_cache.token_form import I64, TokenPlaces, TokenPool
 
 
 class PoolExchange:
@@ -74,7 +74,7 @@ class PoolExchange:
         left_out, base = np.setdiff1d(planned, written), self._gate_base
         gate = ForwardGate(progress, base, self._pool.form.num_layers)
         for operation in waiting:
-            slots = _flat(operation.slots)
+            slots = _places(operation).device_slots
             if np.isin(slots, left_out).any():
                 error = TransferFailed("what was to be sent could not be computed")
                 self._tell(SendEnded(send=operation.send, error=error.record()))
@@ -151,8 +151,8 @@ class PoolExchange:
                 )
             )
 
-        slots, target = _flat(operation.slots), operation.target
-        source = PoolSource(self._pool, self._content, slots, target.first, gate)
+        places, target = _places(operation), operation.target
+        source = PoolSource(self._pool, self._content, places, target.first, gate)
         self._transport.send(target, source, end)
 
     def _tell(self, report: EngineReport) -> None:
@@ -163,3 +163,11 @@ class PoolExchange:
 
 def _flat(slots: I64 | np.ndarray) -> I64:
     return np.asarray(slots, np.int64)
+
+
+def _places(operation: SendSlots) -> TokenPlaces:
+    slots, host_slots = _flat(operation.slots), _flat(operation.host_slots)
+    if not len(host_slots):
+        return TokenPlaces.on_device(slots)
+    on_host = slots < 0
+    return TokenPlaces(np.where(on_host, host_slots, slots), on_host)

@@ -6,31 +6,18 @@ positions. Does not know files.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
 
 from quire.core.batch import I32
 from quire.engine.kv_cache.pool import slots_of
-from quire.engine.kv_cache.token_form import I64, U8, TokenPool
-
-
-class TieredPool(TokenPool, Protocol):
-    """A pool whose host blocks can be read as well, by other threads than the engine's."""
-
-    page_size: int
-    host_positions_AS: I32
-
-    def read_host_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
-        """Fill ``tokens`` with the canonical form of these slots of host blocks."""
-        ...
+from quire.engine.kv_cache.token_form import U8, TokenPool
 
 
 class BlockRecords:
     """Records of the blocks of ``pool``. ``num_bytes``: the size of one record."""
 
-    def __init__(self, pool: TieredPool) -> None:
+    def __init__(self, pool: TokenPool) -> None:
         form = pool.form
         self._pool = pool
         self._layers = range(form.num_layers)

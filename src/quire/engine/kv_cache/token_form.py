@@ -6,8 +6,9 @@ on ``EngineInfo.content`` alone. Pools translate their own layout to it and back
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,6 +42,35 @@ class TokenForm:
         return numbers_N.view(num_layers, 2, -1, self.num_kv_heads, self.head_dim)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPlaces:
+    """Where T tokens lie: flat ``slots`` [T] of the device, or of the host blocks where
+    ``on_host`` [T]."""
+
+    slots: I64
+    on_host: NDArray[np.bool_]
+
+    @classmethod
+    def on_device(cls, slots: I64) -> Self:
+        return cls(slots, np.zeros(len(slots), np.bool_))
+
+    @property
+    def device_slots(self) -> I64:
+        return self.slots[~self.on_host]
+
+    def part(self, start: int, stop: int) -> TokenPlaces:
+        """The places of tokens ``start`` (included) to ``stop`` (excluded)."""
+        return TokenPlaces(self.slots[start:stop], self.on_host[start:stop])
+
+    def by_tier(self) -> Iterator[tuple[bool, I64, I64]]:
+        """Yield for each tier that has any of them: whether it is the host, which tokens it has
+        (ascending indices), and their slots."""
+        for is_host in (False, True):
+            chosen = np.flatnonzero(self.on_host == is_host)
+            if len(chosen):
+                yield is_host, chosen, self.slots[chosen]
+
+
 class RawTokens(Protocol):
     """How a pool holds consecutive tokens, for exchange with pools of the same ``layout``: it
     copies where the canonical form translates."""
@@ -52,8 +82,8 @@ class RawTokens(Protocol):
 
     def num_bytes(self, num_tokens: int, num_layers: int) -> int: ...
 
-    def read(self, slots: I64, layers: range, raw: U8) -> None:
-        """Fill ``raw``; places without a token become zero."""
+    def read(self, places: TokenPlaces, layers: range, raw: U8) -> None:
+        """Fill ``raw``, which is zero where there is no token."""
         ...
 
     def write(self, slots: I64, layers: range, raw: U8) -> None:
@@ -64,12 +94,15 @@ class RawTokens(Protocol):
 @runtime_checkable
 class TokenPool(Protocol):
     """A pool whose tokens can be exchanged, one after another or by several threads at once as long
-    as they name different slots. Slots are flat, ``layers`` a range with step 1.
+    as they name different slots. Slots are flat, ``layers`` a range with step 1. Host blocks can be
+    read by other threads than the engine's.
 
     ``raw``: None where the canonical form is as fast as any."""
 
+    page_size: int
     num_slots: int
     positions_AS: I32
+    host_positions_AS: I32
     raw: RawTokens | None
 
     @property
@@ -77,6 +110,10 @@ class TokenPool(Protocol):
 
     def read_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
         """Fill ``tokens`` with the canonical form of these slots and layers."""
+        ...
+
+    def read_host_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """Fill ``tokens`` with the canonical form of these slots of host blocks and layers."""
         ...
 
     def write_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
@@ -87,3 +124,25 @@ class TokenPool(Protocol):
     def place(self, slots: I64, positions_AT: I32) -> None:
         """Set the positions of slots."""
         ...
+
+
+def read_places(pool: TokenPool, places: TokenPlaces, layers: range, tokens: U8) -> None:
+    """Fill ``tokens`` with the canonical form of the tokens at ``places``, on either tier."""
+    for is_host, chosen, slots in places.by_tier():
+        read = pool.read_host_tokens if is_host else pool.read_tokens
+        if len(chosen) == len(places.slots):
+            read(slots, layers, tokens)
+            return
+        part = np.empty(len(slots) * len(layers) * pool.form.bytes_per_layer, np.uint8)
+        read(slots, layers, part)
+        whole_L2TKD = pool.form.view(tokens, len(layers))
+        whole_L2TKD[:, :, torch.from_numpy(chosen)] = pool.form.view(part, len(layers))
+
+
+def positions_at(pool: TokenPool, places: TokenPlaces) -> I32:
+    """The positions ``[axes, tokens]`` of the tokens at ``places``."""
+    positions_AT = np.empty((len(pool.positions_AS), len(places.slots)), np.int32)
+    for is_host, chosen, slots in places.by_tier():
+        held_AS = pool.host_positions_AS if is_host else pool.positions_AS
+        positions_AT[:, chosen] = held_AS[:, slots]
+    return positions_AT

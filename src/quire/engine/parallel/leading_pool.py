@@ -38,6 +38,7 @@ class LeadingPool:
         self.num_blocks, self.num_host_blocks = pool.num_blocks, pool.num_host_blocks
         self.num_slots, self.first_scratch = pool.num_slots, pool.first_scratch
         self.null_slot, self.positions_AS = pool.null_slot, pool.positions_AS
+        self.host_positions_AS = pool.host_positions_AS
 
     def copy_slots(self, source: I32, target: I32) -> None:
         with self._group.guard():
@@ -63,6 +64,14 @@ class LeadingPool:
 
     def read_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
         """Fill ``tokens`` with the canonical form of these slots and layers, every rank's heads."""
+        self._read(slots, layers, tokens, on_host=False)
+
+    def read_host_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """Fill ``tokens`` with the canonical form of these slots of host blocks and layers, every
+        rank's heads."""
+        self._read(slots, layers, tokens, on_host=True)
+
+    def _read(self, slots: I64, layers: range, tokens: U8, *, on_host: bool) -> None:
         own = np.empty(len(slots) * len(layers) * self._own.bytes_per_layer, np.uint8)
         calls = [
             m.ReadTokens(
@@ -70,9 +79,11 @@ class LeadingPool:
                 slots=slots,
                 first_layer=layers.start,
                 num_layers=len(layers),
+                on_host=on_host,
             )
         ] * (self._group.size - 1)
-        others = self._group.ask_tokens(calls, lambda: self._pool.read_tokens(slots, layers, own))
+        read = self._pool.read_host_tokens if on_host else self._pool.read_tokens
+        others = self._group.ask_tokens(calls, lambda: read(slots, layers, own))
         whole_L2TKD = self.form.view(tokens, len(layers))
         for rank, part in enumerate((own, *(one.tokens.copy() for one in others))):
             first, end = self._heads(rank)

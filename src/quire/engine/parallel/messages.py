@@ -160,11 +160,13 @@ class TokenCall(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ReadTokens(TokenCall, frozen=True, kw_only=True):
-    """Answer K and V of this rank's heads, in canonical form."""
+    """Answer K and V of this rank's heads, in canonical form. ``on_host``: ``slots`` are those of
+    host blocks."""
 
     slots: I64
     first_layer: int
     num_layers: int
+    on_host: bool = False
 
 
 class WriteTokens(TokenCall, frozen=True, kw_only=True):

@@ -69,7 +69,8 @@ class TokenService:
             return _NOTHING
         assert isinstance(call, ReadTokens)
         tokens = np.empty(len(slots) * len(layers) * pool.form.bytes_per_layer, np.uint8)
-        pool.read_tokens(slots, layers, tokens)
+        read = pool.read_host_tokens if call.on_host else pool.read_tokens
+        read(slots, layers, tokens)
         return tokens
 
     def _serve(self) -> None:

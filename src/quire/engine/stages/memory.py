@@ -110,8 +110,11 @@ class MemoryOperations:
                 self._transfers.begin(operation)
             case WriteDisk() | ReadDisk():
                 self._begin_on_disk(operation)
-            case OpenReceive(slots=slots) | SendSlots(slots=slots):
+            case OpenReceive(slots=slots):
                 _check_range("slot", slots, self._pool.num_slots)
+                self._exchange.begin(operation)
+            case SendSlots():
+                self._check_sent(operation)
                 self._exchange.begin(operation)
             case CloseReceives():
                 self._exchange.begin(operation)
@@ -135,6 +138,15 @@ class MemoryOperations:
         check_message(len(lengths) == 1, "a swap's columns differ in length")
         _check_range("block", swap.blocks, self._pool.num_blocks)
         _check_range("host block", swap.host_blocks, self._pool.num_host_blocks)
+
+    def _check_sent(self, send: SendSlots) -> None:
+        slots, host_slots = send.slots, send.host_slots
+        if len(host_slots):
+            check_message(len(slots) == len(host_slots), "a send's columns differ in length")
+            on_host, num_host_slots = slots == -1, self._pool.num_host_blocks * self._pool.page_size
+            _check_range("host slot", host_slots[on_host], num_host_slots)
+            slots = slots[~on_host]
+        _check_range("slot", slots, self._pool.num_slots)
 
     def _begin_on_disk(self, operation: WriteDisk | ReadDisk) -> None:
         lengths = {len(operation.transfers), len(operation.blocks), len(operation.disk_blocks)}

@@ -105,20 +105,7 @@ class KvAddresses:
             Forbidden: another key has signed it, or it is another tenant's.
             UnknownHandle: its lease has expired.
         """
-        signed = _decoded(kv_addr_info)
-        packed, signature = signed[:-_SIGNATURE_BYTES], signed[-_SIGNATURE_BYTES:]
-        if not hmac.compare_digest(signature, self._digest(b"address", packed)):
-            raise Forbidden(
-                "kv_addr_info was not signed with this node's cluster key: pass on what prep_recv "
-                "of a node of the same cluster has answered, unchanged",
-                param="kv_addr_info",
-            )
-        try:
-            address = msgspec.msgpack.decode(packed, type=KvAddress)
-        except msgspec.DecodeError as exc:
-            raise InvalidArgument(
-                f"kv_addr_info was made by another release of quire: {exc}", param="kv_addr_info"
-            ) from exc
+        address = self._read(kv_addr_info)
         if address.tenant != tenant:
             raise Forbidden(
                 f"lease {address.lease} of engine {address.engine} belongs to another tenant: "
@@ -132,6 +119,31 @@ class KvAddresses:
                 param="kv_addr_info",
             )
         return address
+
+    def identity(self, kv_addr_info: str) -> bytes:
+        """Return what identifies the lease, and stays when it is renewed or has expired; of what is
+        no address, the text itself."""
+        try:
+            address = self._read(kv_addr_info)
+        except (InvalidArgument, Forbidden):
+            return kv_addr_info.encode()
+        return msgspec.msgpack.encode(msgspec.structs.replace(address, expires_unix_s=0.0))
+
+    def _read(self, kv_addr_info: str) -> KvAddress:
+        signed = _decoded(kv_addr_info)
+        packed, signature = signed[:-_SIGNATURE_BYTES], signed[-_SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, self._digest(b"address", packed)):
+            raise Forbidden(
+                "kv_addr_info was not signed with this node's cluster key: pass on what prep_recv "
+                "of a node of the same cluster has answered, unchanged",
+                param="kv_addr_info",
+            )
+        try:
+            return msgspec.msgpack.decode(packed, type=KvAddress)
+        except msgspec.DecodeError as exc:
+            raise InvalidArgument(
+                f"kv_addr_info was made by another release of quire: {exc}", param="kv_addr_info"
+            ) from exc
 
     def target(self, address: KvAddress) -> SendTarget:
         """Return where to send the first of the tokens that the lease waits for."""

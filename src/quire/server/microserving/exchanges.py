@@ -159,7 +159,7 @@ class Exchanges:
             caller_of(request),
             "remote_send",
             body.request_id,
-            prompt.digest(end) + b"%d" % begin + body.kv_addr_info.encode(),
+            prompt.digest(end) + b"%d" % begin + self.addresses.identity(body.kv_addr_info),
             lambda: result_of(caller, remote_send, asked),
         )
         return RemoteSendAnswer(

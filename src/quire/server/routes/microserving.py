@@ -159,9 +159,12 @@ async def engines(request: Request) -> Response:
 
 
 def _asked(request: Request, body: StartGenerateRequest) -> bytes:
-    """Return what identifies the content of a request to generate."""
+    """Return what identifies the content of a request to generate. A lease that was renewed in
+    between is the same one."""
     telling = request.headers.get(TELLS_HEADER, "").encode()
-    content = hashlib.sha256(body.model_dump_json(exclude={"request_id"}).encode())
+    content = hashlib.sha256(body.model_dump_json(exclude={"request_id", "kv_addr_info"}).encode())
+    if body.kv_addr_info is not None:
+        content.update(context_of(request).addresses.identity(body.kv_addr_info))
     return content.digest() + hashlib.sha256(generated_of(request)).digest() + telling
 
 

@@ -29,7 +29,17 @@ def exchange_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
         "Bytes of K and V to (sent) and from (received) other engines, by what carried them",
         labels=_LABELS,
     )
+    tokens = CounterMetricFamily(
+        "quire_kv_sent_tokens",
+        "Tokens that other engines have received, by the tier that they were sent from "
+        "(device, host)",
+        labels=("model_name", "engine", "tier"),
+    )
     for engine in engines:
+        sent = ("device", engine.num_device_tokens_sent), ("host", engine.num_host_tokens_sent)
+        for tier, num_tokens in sent:
+            if num_tokens:
+                tokens.add_metric([engine.model, engine.engine, tier], num_tokens)
         for one in engine.exchanged:
             labels = [engine.model, engine.engine, one.direction, one.transport or _UNKNOWN]
             num_bytes.add_metric(labels, one.num_bytes)
@@ -37,3 +47,4 @@ def exchange_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
                 transfers.add_metric([*labels, outcome], count)
     yield transfers
     yield num_bytes
+    yield tokens

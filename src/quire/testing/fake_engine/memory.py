@@ -111,6 +111,8 @@ class FakeMemory:
         """Blocks of each lease that waits for slots of other engines."""
         self.sending: dict[int, frozenset[int]] = {}
         """Blocks of each send that is under way."""
+        self.sending_host: dict[int, frozenset[int]] = {}
+        """Host blocks of each send that is under way."""
         self.tables: dict[TableId, Table] = {}
         self.embeds = np.zeros(pool.num_embeds, np.uint64)
         self.embed_tokens = np.full(pool.num_embeds, -1, np.int32)
@@ -218,6 +220,8 @@ class FakeMemory:
             if tier == "device":
                 self._check_still(blocks, what)
                 self.check_unsent(self._flat(blocks), what)
+            if tier == "host" and what != "SwapIn":
+                self._check_none_of(self.sending_host, blocks, f"{what}: host blocks are sent")
         if source[0] != "device":
             missing = [b for b in source[1].tolist() if (source[0], b) not in self._written]
             require(
@@ -257,6 +261,36 @@ class FakeMemory:
         if self.sending:
             blocks = slots // self.page_size
             self._check_none_of(self.sending, blocks, f"{what}: blocks are being sent")
+
+    def begin_send(self, send: int, slots: I32, host_slots: I32) -> None:
+        """Note that a send reads these slots of the device and of the host until ``end_send``."""
+        targets = [move.target for move in self.moves.values()]
+        coming = {block for tier, block in targets if tier == "host"}
+        host_blocks = self._blocks_of(host_slots)
+        num_blocks = self._sizes["host"]
+        bad = [block for block in host_blocks if not 0 <= block < num_blocks]
+        require(not bad, f"send {send}: host blocks {bad} of {num_blocks}")
+        require(not coming & host_blocks, f"send {send}: host blocks {coming & host_blocks} come")
+        self.sending[send] = self._blocks_of(slots)
+        self.sending_host[send] = host_blocks
+
+    def end_send(self, send: int, slots: I32, host_slots: I32) -> Slots:
+        """Return what the send reads, the tokens at ``slots`` (or, where these are -1, at
+        ``host_slots``): as it is at this last moment, so that a forbidden change shows."""
+        del self.sending[send], self.sending_host[send]
+        on_device = np.flatnonzero(slots >= 0).astype(np.int32)
+        self.check_written(slots[on_device], f"send {send}")
+        found = Slots(len(slots))
+        found.copy_from(self.slots, slots[on_device], on_device)
+        if len(host_slots):
+            on_host = np.flatnonzero(slots < 0).astype(np.int32)
+            found.copy_from(self._tiers["host"], host_slots[on_host], on_host)
+            unwritten = found.positions < 0
+            require(not unwritten.any(), f"send {send}: host slots were never written")
+        return found
+
+    def _blocks_of(self, slots: I32) -> frozenset[int]:
+        return frozenset((slots[slots >= 0] // self.page_size).tolist())
 
     def _check_none_of(
         self, busy: Mapping[int, frozenset[int]], blocks: NDArray[np.integer], what: str

@@ -18,7 +18,7 @@ from quire.core.batch import I32, U64, CloseReceives, OpenReceive, SendSlots
 from quire.core.errors import EngineLost, ErrorRecord, InvalidArgument
 from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.core.kv_transport import Carrier
-from quire.testing.fake_engine.memory import FakeMemory
+from quire.testing.fake_engine.memory import FakeMemory, Slots
 from quire.testing.fake_engine.violations import require
 
 BYTES_PER_TOKEN = 64
@@ -55,9 +55,11 @@ class FakeNetwork:
         self.exchanges: dict[str, FakeExchange] = {}
         self.random = None if seed is None else random.Random(seed)
         self.is_cut = False
+        self._num_joined = 0
 
     def join(self, memory: FakeMemory) -> FakeExchange:
-        exchange = FakeExchange(self, f"fake://{len(self.exchanges) + 1}", memory)
+        self._num_joined += 1  # the address of an engine that was lost is nobody's from then on
+        exchange = FakeExchange(self, f"fake://{self._num_joined}", memory)
         self.exchanges[exchange.address] = exchange
         return exchange
 
@@ -115,8 +117,14 @@ class FakeExchange:
 
     def send(self, op: SendSlots) -> None:
         require(op.send not in self._sends, f"send {op.send} is under way already")
+        require(
+            len(op.host_slots) in (0, len(op.slots)), f"send {op.send}: columns differ in length"
+        )
+        require(
+            bool((_places(op) >= 0).all()), f"send {op.send}: a token is on no tier, or on both"
+        )
         self._sends[op.send] = op
-        self._memory.sending[op.send] = frozenset(self._blocks(op.slots))
+        self._memory.begin_send(op.send, op.slots, op.host_slots)
 
     def _blocks(self, slots: I32) -> list[int]:
         blocks: list[int] = np.unique(slots // self._memory.page_size).tolist()
@@ -138,9 +146,7 @@ class FakeExchange:
         chance = self._network.random
         number = chance.choice(sends) if chance else sends[0]
         op = self._sends.pop(number)
-        self._memory.check_written(op.slots, f"send {number}")
-        del self._memory.sending[number]
-        error = self._deliver(op)
+        error = self._deliver(op, self._memory.end_send(number, op.slots, op.host_slots))
         num_bytes = 0 if error else len(op.slots) * BYTES_PER_TOKEN
         self._reports.append(
             SendEnded(send=number, error=error, num_bytes=num_bytes, transport=CARRIER)
@@ -156,17 +162,16 @@ class FakeExchange:
             if (receiver := at.get(op.target.address)) is None or op.target.lease <= receiver.newest
         ]
 
-    def _deliver(self, op: SendSlots) -> ErrorRecord | None:
+    def _deliver(self, op: SendSlots, sent: Slots) -> ErrorRecord | None:
         target = op.target
         receiver = self._network.exchanges.get(target.address)
         if receiver is None or self._network.is_cut:
             return EngineLost(f"no engine answers at {target.address}: try another").record()
         for first, last in self._pieces(len(op.slots)):
-            slots = op.slots[first:last]
             piece = _Piece(
-                self._memory.slots.values[:, slots],
-                self._memory.slots.positions[slots],
-                self._memory.slots.tokens[slots],
+                sent.values[:, first:last],
+                sent.positions[first:last],
+                sent.tokens[first:last],
                 target.first + first,
             )
             error = receiver.accept(target.lease, target.key, piece)
@@ -209,3 +214,11 @@ class FakeExchange:
             )
             self._ring()
         return None
+
+
+def _places(op: SendSlots) -> I32:
+    """The flat slot of each token, on whichever tier it is; -1: on none, or on both."""
+    if not len(op.host_slots):
+        return op.slots
+    is_one = (op.slots < 0) != (op.host_slots < 0)
+    return np.where(is_one, np.maximum(op.slots, op.host_slots), -1)

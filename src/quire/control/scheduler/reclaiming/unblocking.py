@@ -57,13 +57,15 @@ class Unblocking:
         return builder
 
     def _is_stuck(self, builder: BatchBuilder) -> bool:
-        """Whether commands wait for blocks that neither a row nor the end of a transfer will free;
-        or whether a command ended during planning, which has left its place to another."""
+        """Whether commands wait for blocks that neither a row nor the end of a transfer or send
+        will free; or whether a command ended during planning, which has left its place to
+        another."""
         if not builder.is_empty:
             return False
         if self._engine.ended:
             return True
-        return bool(self._planner.blocked) and not len(self._engine.memory.transfers)
+        engine = self._engine
+        return bool(self._planner.blocked) and not (len(engine.memory.transfers) or engine.sends)
 
     def _make_way(self, made_way: set[Entry]) -> bool:
         """Take the seat of the decode that stands worst of those that found no block; False if
