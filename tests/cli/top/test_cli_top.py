@@ -17,7 +17,7 @@ from rich.console import Console
 from quire.cli.client import NodeClient
 from quire.cli.top import command
 from quire.cli.top.keys import keys_of
-from quire.cli.top.screen import screen, seconds, state_of
+from quire.cli.top.screen import screen, seconds
 from quire.cli.top.state import (
     BACKSPACE,
     DOWN,
@@ -36,6 +36,7 @@ from quire.cli.top.state import (
     View,
     lines,
     pressed,
+    state_of,
     told,
     waiting_s,
 )
@@ -185,6 +186,14 @@ def test_rows_stand_in_the_chosen_order(sort: Any, expected: list[int]) -> None:
         ),
     )
     assert order(snapshot, View(sort=sort)) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [("idle", [2]), ("IDLE", [2]), ("seat", [3])])
+def test_a_filter_finds_the_states_that_the_table_shows(text: str, expected: list[int]) -> None:
+    """A client that sends nothing is ``idle`` in the table, and ``program`` in the feed."""
+    own, seat = ({"reason": one, "since": NOW_S} for one in ("program", "seat"))
+    snapshot = snapshot_of(row(1), row(2, wait=own), row(3, wait=seat))
+    assert order(snapshot, View(filter=text)) == expected
 
 
 def test_waiting_counts_up_to_now_but_not_what_its_own_code_takes() -> None:
