@@ -15,7 +15,7 @@ class AnswerTries:
         self._refusing: set[str] = set()
 
     def failed(self) -> None:
-        """Note that an answer has not begun, because its node was lost or its strategy withdrawn."""
+        """Note that no answer has begun: its node was lost, or its strategy was withdrawn."""
         self.left -= 1
 
     def refused_by(self, engine: str) -> None:
