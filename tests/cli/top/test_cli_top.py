@@ -450,6 +450,23 @@ def test_memory_has_a_bar_for_each_tier_and_what_stands_in_the_messages(width: i
     assert none.split() == ["messages", "none"]
 
 
+def test_long_messages_leave_room_for_the_names_of_engine_and_tier() -> None:
+    known = snapshot_of()
+    engine = known.engines[0] | {"engine": "quire-mini#0"}
+    engine["messages"] = 3 * [engine["messages"][0]]
+    shown = "\n".join(drawn(replace(known, engines=(engine,)), View(mode="memory"), width=90))
+    assert "quire-mini#0" in shown
+    assert " device " in shown
+    assert " messages decodes 2, chunks 1, tokens 34; " in shown
+    assert " of 64" in shown
+
+
+def test_the_details_of_a_program_that_has_ended_say_so() -> None:
+    shown = "\n".join(drawn(snapshot_of(row(2)), View(mode="detail", selected=1)))
+    assert "this program has ended" in shown
+    assert "name2" not in shown
+
+
 def test_a_name_of_a_client_cannot_write_to_the_terminal() -> None:
     shown = "\n".join(drawn(snapshot_of(row(1, name="\x1b[2J[red]x")), View()))
     assert "\x1b" not in shown

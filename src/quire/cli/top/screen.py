@@ -70,6 +70,8 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
         body = _pairs(pairs[first:last])
         if last - first < len(pairs):
             foot = _scrolling(first, last, len(pairs))
+    elif view.mode == "detail":
+        body = Text("this program has ended", style="yellow")
     else:
         first, last = _window(lines(snapshot, view), view, num_lines - 1)
         if last - first < (num := len(lines(snapshot, view))):
