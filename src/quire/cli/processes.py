@@ -132,7 +132,7 @@ def attach(
 
         quire attach prog-7f3a --interactive
 
-        echo "one more" | quire attach prog-7f3a --interactive --keep-open
+        quire attach prog-7f3a --interactive --keep-open
     """
     if keep_open and not interactive:
         raise InvalidArgument("--keep-open is about the end of stdin: add --interactive")
