@@ -6,13 +6,16 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from cli_invoke import invoke
 
+from quire.cli import console
 from quire.cli.client import NodeClient
 from quire.core.errors import UnknownHandle
 
@@ -92,6 +95,33 @@ def test_attach_shows_messages_and_sends_lines(
     assert ran.out == 'ready for you\nONE\nTWO\n{\n  "lines": 2\n}\n'
 
 
+def test_the_end_of_stdin_may_leave_the_input_open(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, waiter: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
+    was_shown = Event()
+
+    def show(text: str) -> None:
+        print(text)
+        if text == "ONE":
+            was_shown.set()
+
+    def another_client() -> None:
+        assert was_shown.wait(60)
+        with node.another() as other:
+            other.signal(waiter, "message", "two")
+            other.signal(waiter, "end_of_input")
+
+    monkeypatch.setattr(console, "show_message", show)
+    with ThreadPoolExecutor(1) as pool:
+        going_on = pool.submit(another_client)
+        ran = invoke(capsys, "attach", waiter, "-i", "--keep-open", "--url", node.url)
+        going_on.result(60)
+    assert ran.out == 'ready for you\nONE\nTWO\n{\n  "lines": 2\n}\n'
+    alone = invoke(capsys, "attach", waiter, "--keep-open", "--url", node.url)
+    assert (alone.code, "--interactive" in alone.err) == (2, True)
+
+
 def test_a_detached_program_goes_on_and_takes_lines_later(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, tmp_path: Path
 ) -> None:
@@ -107,6 +137,30 @@ def test_a_detached_program_goes_on_and_takes_lines_later(
     monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
     attached = invoke(capsys, "attach", public_id, "-i", "--url", node.url)
     assert attached.out == 'ready for you\nONE\n{\n  "lines": 1\n}\n'
+
+
+def test_a_folder_is_run_there_by_its_bare_name(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, tmp_path: Path
+) -> None:
+    (tmp_path / "waiting").mkdir()
+    (tmp_path / "waiting" / "main.py").write_text(WAITER, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
+    ran = invoke(capsys, "run", "waiting", "-i", "--url", node.url, "--", "for", "you")
+    assert (ran.out, ran.code) == ('ready for you\nONE\n{\n  "lines": 1\n}\n', 0), ran.err
+
+
+def test_help_of_a_file_is_shown_although_a_node_is_named(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "waiter.py"
+    path.write_text(WAITER, encoding="utf-8")
+    monkeypatch.setenv("QUIRE_URL", node.url)
+    ran = invoke(capsys, "run", str(path), "--", "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"usage: quire run {path} -- [ARGS ...]" in ran.out
+    unknown = invoke(capsys, "run", "nobody", "--", "--help")
+    assert (unknown.code, "quire push FILE" in unknown.err) == (2, True)
 
 
 def test_what_detached_cannot_do_is_refused(capsys: Capture, node: NodeClient) -> None:

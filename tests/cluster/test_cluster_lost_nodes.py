@@ -71,6 +71,20 @@ async def test_a_full_node_leaves_the_request_to_others() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-session-id": "mine"}])
+async def test_all_nodes_are_asked_before_a_request_is_refused(headers: dict[str, str]) -> None:
+    async with world(7) as w:
+        for node in w.nodes:
+            node.refusal = refused(503, "capacity", "full")
+        answer = await w.complete(headers=headers)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (503, "full")
+        assert [len(node.asked) for node in w.nodes] == [1] * 7
+        w.nodes[3].refusal = None
+        for _ in range(4):
+            answer = await w.complete(headers=headers)
+            assert (answer.status_code, answer.headers["x-quire-node"]) == (200, "node-3")
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-session-id": "mine"}])
 async def test_a_request_that_has_lost_a_node_leaves_a_full_one_too(
     headers: dict[str, str],
 ) -> None:

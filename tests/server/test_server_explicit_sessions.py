@@ -280,6 +280,29 @@ def test_an_unknown_parent_is_refused_here_and_ignored_in_a_header(
     assert http.get(f"{SESSIONS}/orphan").json()["parent"] is None
 
 
+def test_a_parent_that_a_later_request_names_is_ignored_and_logged_once(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It might close a cycle: here the child is named as the parent of its parent."""
+    with caplog.at_level(logging.WARNING, "quire.node.sessions"):
+        ask(http, "elder")
+        for _ in range(2):
+            ask(http, "younger", x_quire_parent_id="elder")
+        elder = http.get(f"{SESSIONS}/elder").json()
+        ask(http, "younger", x_quire_parent_id=elder["program"])  # the same one by its other id
+        assert "parent" not in caplog.text
+        for _ in range(2):
+            ask(http, "elder", x_quire_parent_id="younger")
+        ask(http, "younger", x_quire_parent_id="nobody")
+    first, second = [one.getMessage() for one in caplog.records if "parent" in one.getMessage()]
+    assert "names the parent 'younger'" in first
+    assert "without a parent" in first
+    assert "names the parent 'nobody'" in second
+    assert "below 'elder'" in second
+    assert http.get(f"{SESSIONS}/elder").json()["parent"] is None
+    assert http.get(f"{SESSIONS}/younger").json()["parent"] == "elder"
+
+
 @inferlet()
 async def waits(api: Any) -> None:
     """Waits until it is ended."""

@@ -283,6 +283,33 @@ def test_tokens_that_are_used_up_are_not_asked_for_again() -> None:
     assert len(asked) == 2
 
 
+def test_a_conversation_that_has_used_up_its_tokens_is_told_how_to_go_on() -> None:
+    """Its client has named no session, and would be refused at each turn."""
+    tenant = TenantConfig(TenantId("small"), quotas=Quotas(max_generated_tokens=6))
+    turns = [{"role": "user", "content": "say a b"}]
+    with (
+        running_server(tenants=(tenant,)) as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+    ):
+        first = http.post(CHAT, json={"messages": turns})
+        session = first.headers["x-quire-program-id"]
+        turns += [first.json()["choices"][0]["message"], {"role": "user", "content": "say on"}]
+        body = {"messages": turns, "max_tokens": 100, "ignore_eos": True}
+        refused = http.post(CHAT, json=body)
+        assert refused.status_code == 400
+        told = refused.json()["error"]
+        assert told["code"] == "never_within_quota"
+        assert told["message"].startswith(f"this conversation (session {session}): ")
+        assert "max_generated_tokens" in told["message"]
+        assert f"DELETE /v1/sessions/{session} ends this one" in told["message"]
+        other = http.post(CHAT, json=body | {"max_tokens": 2}, headers={"x-quire-program-id": "b"})
+        assert other.status_code == 200
+        http.delete(f"/v1/sessions/{session}").raise_for_status()
+        again = http.post(CHAT, json=body | {"max_tokens": 2})
+        assert again.status_code == 200
+        assert again.headers["x-quire-program-id"] != session
+
+
 class DyingEngine(GatedEngine):
     """Faults at the next message once told to."""
 

@@ -112,24 +112,38 @@ def attach(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     interactive: Interactive = False,
+    keep_open: Annotated[
+        bool,
+        typer.Option(
+            "--keep-open",
+            help="With --interactive: the end of stdin does not end the program's input, so that "
+            "this and other clients may send more later.",
+        ),
+    ] = False,
     stream: Stream = False,
 ) -> None:
     """Show a running program's messages as they arrive, then its result.
 
     Ctrl-C leaves the program running; 'quire kill' ends it. With --interactive each line of stdin
-    is sent to the program, and the end of stdin ends its input. Without it other clients may go on
-    sending.
+    is sent to the program, and the end of stdin ends its input, as it does for a program in a pipe.
+    With --keep-open, or without --interactive, other clients may go on sending.
 
     Examples:
 
         quire attach prog-7f3a --interactive
+
+        quire attach prog-7f3a --interactive --keep-open
     """
+    if keep_open and not interactive:
+        raise InvalidArgument("--keep-open is about the end of stdin: add --interactive")
 
     async def follow(show: Show) -> Any:
         lines = read_lines(sys.stdin) if interactive else None
         with NodeClient(url, api_key) as node:
             async with Attachment(node.url, node.headers, node.full_id(program)) as remote:
-                return await converse(remote, show, lines, ends_input=interactive, cancels=False)
+                return await converse(
+                    remote, show, lines, ends_input=interactive and not keep_open, cancels=False
+                )
 
     try:
         with status_of_end(), shown(stream) as show:

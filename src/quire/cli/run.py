@@ -6,8 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -23,10 +22,9 @@ from quire.cli.options.node_choice import refuse_beside_url
 from quire.cli.options.run import LaunchOptions, RunNodeOptions, RunOptions
 from quire.cli.programs import catalogue
 from quire.cli.programs.arguments import GivenArguments, require_values, show_help, split
-from quire.cli.programs.code import named_program, request_code
+from quire.cli.programs.code import named_program, program_here, request_code
 from quire.cli.programs.conversation import Show, converse, read_lines
 from quire.cli.programs.end import status_of_end
-from quire.cli.programs.folder import load_folder
 from quire.cli.programs.own_places import own_places
 from quire.cli.programs.sending import sending
 from quire.client.attachment import Attachment
@@ -98,11 +96,16 @@ def _run_there(
     node: NodeClient, program: str, given: GivenArguments, launch: LaunchOptions
 ) -> None:
     """Run the program on a running node."""
-    request = {**request_code(program), **given.body}
-    if given.alone and "program" in request:
+
+    @cache
+    def known() -> _KnownProgram | None:
         with node.another() as asked:
-            known = _known_there(asked, program)
-        require_values(given, None if known is None else known.parameters)
+            return _known_there(asked, program)
+
+    request = {**request_code(program, lambda: known() is not None), **given.body}
+    if given.alone and "program" in request:
+        told = known()
+        require_values(given, None if told is None else told.parameters)
     if launch.seed is not None:
         request["seed"] = launch.seed
     if launch.detach and (launch.interactive or launch.stream):
@@ -217,24 +220,24 @@ def _listed(node: NodeClient) -> list[catalogue.CatalogueRow]:
 
 
 def _help(program: str, node: NodeClient | None) -> None:
-    """Show the parameters of ``program``: one of this installation, or of a running node.
+    """Show the parameters of ``program``: as a running node knows it, else of this installation.
 
     Raises:
-        InvalidArgument: there is no such program, or the node does not know the file yet.
+        InvalidArgument: there is no such program, or its code cannot be loaded.
     """
-    if node is None:
-        is_folder = program not in library.LIBRARY and Path(program).is_dir()
-        found = load_folder(Path(program)) if is_folder else library.find(program)
-        show_help(program, found.description, found.parameters, restartable=found.restartable)
-        return
-    with node:
-        known = _known_there(node, program)
-    if known is None:
+    if node is not None:
+        with node:
+            known = _known_there(node, program)
+        if known is not None:
+            show_help(program, known.description, known.parameters, restartable=known.restartable)
+            return
+    found = program_here(program) or (library.find(program) if node is None else None)
+    if found is None:
         raise InvalidArgument(
             f"the node knows no program {program!r}: push the file first (quire push FILE), then "
             "ask for the help of its name"
         )
-    show_help(program, known.description, known.parameters, restartable=known.restartable)
+    show_help(program, found.description, found.parameters, restartable=found.restartable)
 
 
 class _KnownProgram(msgspec.Struct, frozen=True):

@@ -285,7 +285,6 @@ class Node:
         *,
         turns: Sequence[ConversationTurn] = (),
         parent: str | None = None,
-        priority: int = 0,
         traceparent: str | None = None,
     ) -> SessionHandle:
         """The session that ``client_id`` names; it is opened if it does not exist.
@@ -295,7 +294,8 @@ class Node:
 
         ``parent`` is the id of a session or launched program; an unknown one is logged and ignored,
         since clients name parents that other nodes have served. ``traceparent``: the span of the
-        request, for a session that is for it alone.
+        request, for a session that is for it alone. The session's priority is 0: that of a request
+        belongs to its queues.
 
         Raises:
             Draining: the node is stopping.
@@ -308,7 +308,6 @@ class Node:
             client_id=client_id,
             parent=None if parent is None else self._parent(parent, tenant),
             parent_name=parent,
-            priority=priority,
             quotas=self._parts.admission.tenant(tenant).quotas,
             one_call=is_one_call,
             traceparent=traceparent if is_one_call else None,

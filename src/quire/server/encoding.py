@@ -40,7 +40,6 @@ async def rows_of(
         caller_of(request),
         identity.client_id,
         parent=identity.parent,
-        priority=identity.priority,
         traceparent=request.headers.get("traceparent"),
     )
     observer = _observer(request, encoder, session, identity, sequences)

@@ -29,6 +29,7 @@ from quire.server.requests.identity import identify
 from quire.server.requests.observation import RequestLabels, RequestObserver
 from quire.server.requests.own_quota import check_own_quota
 from quire.server.requests.sampling import sampler_of
+from quire.server.requests.spent_quota import with_way_on
 from quire.server.requests.strict_json import GENERATED_HEADER
 from quire.server.schemas.generation import GenerationFields
 
@@ -250,7 +251,6 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
         identity.client_id,
         turns=plan.turns,
         parent=identity.parent,
-        priority=identity.priority,
         traceparent=request.headers.get("traceparent"),
     )
     check_own_quota(session.start.quotas, plan.requests, plan.model.info.pool.page_size)
@@ -280,5 +280,6 @@ def open_generation(request: Request, plan: GenerationPlan) -> BegunGeneration:
         parent_thread=identity.parent_thread,
         name=route,
         traceparent=request.headers.get("traceparent"),
+        explained=with_way_on,
     )
     return BegunGeneration(generation, RequestObserver(labels, context.metrics.requests), finished)

@@ -58,6 +58,7 @@ def test_nothing_is_a_size_where_a_cache_may_be_left_out() -> None:
         "--kept-query-bytes x",
         "--max-upload-bytes x",
         "--disk-cache-bytes 1GiB",
+        "--disk-cache-dir nowhere --disk-cache-bytes 1GiB",
         "--pause-above 1.5",
         "--resume-below 0.99 --pause-above 0.5",
         "--max-pause 0",
@@ -85,3 +86,12 @@ def test_every_refusal_names_the_option(capsys: pytest.CaptureFixture[str], give
     option = given.partition(" ")[0].removesuffix("=")
     assert ran.code == 2
     assert option in ran.err, ran.err
+
+
+def test_a_missing_directory_of_the_disk_tier_is_refused_before_engines_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran = invoke(capsys, "serve", "--disk-cache-dir", "nowhere", "--disk-cache-bytes", "1GiB")
+    assert ran.code == 2
+    assert "--disk-cache-dir nowhere: there is no such directory" in ran.err
+    assert "loading" not in ran.err

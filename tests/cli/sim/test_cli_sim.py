@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,8 @@ def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
     ran = invoke(capsys, *SMALL, "--arrivals", "at-once", "--kv-tokens", "64")
     assert ran.code == 1
     assert "inf" in ran.out
+    assert "fcfs: 4 of 4 programs failed" in ran.err
+    assert re.search(r"program 0: .*needs \d+ pages .* pool has 4: .* \(3 more like it\)", ran.err)
 
 
 @pytest.mark.parametrize(

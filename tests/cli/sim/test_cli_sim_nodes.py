@@ -81,6 +81,8 @@ def test_prefixes_are_shared(capsys: Capture) -> None:
 def test_a_request_that_fails_shows_in_the_status(capsys: Capture) -> None:
     ran = invoke(capsys, *SMALL, *SHORT, "--rate", "1", "--kv-tokens", "32")
     assert ran.code == 1
+    assert "requests failed" in ran.err
+    assert "the whole pool has 2" in ran.err
     assert "inf" in ran.out
 
 

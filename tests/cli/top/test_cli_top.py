@@ -17,7 +17,7 @@ from rich.console import Console
 from quire.cli.client import NodeClient
 from quire.cli.top import command
 from quire.cli.top.keys import keys_of
-from quire.cli.top.screen import screen, seconds, state_of
+from quire.cli.top.screen import screen, seconds
 from quire.cli.top.state import (
     BACKSPACE,
     DOWN,
@@ -36,6 +36,7 @@ from quire.cli.top.state import (
     View,
     lines,
     pressed,
+    state_of,
     told,
     waiting_s,
 )
@@ -192,6 +193,14 @@ def test_rows_stand_in_the_chosen_order(sort: Any, expected: list[int]) -> None:
         ),
     )
     assert order(snapshot, View(sort=sort)) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [("idle", [2]), ("IDLE", [2]), ("seat", [3])])
+def test_a_filter_finds_the_states_that_the_table_shows(text: str, expected: list[int]) -> None:
+    """A client that sends nothing is ``idle`` in the table, and ``program`` in the feed."""
+    own, seat = ({"reason": one, "since": NOW_S} for one in ("program", "seat"))
+    snapshot = snapshot_of(row(1), row(2, wait=own), row(3, wait=seat))
+    assert order(snapshot, View(filter=text)) == expected
 
 
 def test_waiting_counts_up_to_now_but_not_what_its_own_code_takes() -> None:
@@ -446,6 +455,23 @@ def test_memory_has_a_bar_for_each_tier_and_what_stands_in_the_messages(width: i
     assert messages.split(maxsplit=1) == ["messages", "decodes 2, chunks 1, tokens 34"]
     assert second.startswith("m#1")
     assert none.split() == ["messages", "none"]
+
+
+def test_long_messages_leave_room_for_the_names_of_engine_and_tier() -> None:
+    known = snapshot_of()
+    engine = known.engines[0] | {"engine": "quire-mini#0"}
+    engine["messages"] = 3 * [engine["messages"][0]]
+    shown = "\n".join(drawn(replace(known, engines=(engine,)), View(mode="memory"), width=90))
+    assert "quire-mini#0" in shown
+    assert " device " in shown
+    assert " messages decodes 2, chunks 1, tokens 34; " in shown
+    assert " of 64" in shown
+
+
+def test_the_details_of_a_program_that_has_ended_say_so() -> None:
+    shown = "\n".join(drawn(snapshot_of(row(2)), View(mode="detail", selected=1)))
+    assert "this program has ended" in shown
+    assert "name2" not in shown
 
 
 def test_a_name_of_a_client_cannot_write_to_the_terminal() -> None:

@@ -122,6 +122,26 @@ async def test_what_is_not_json_is_no_result(host: ProgramHost, ports: Ports) ->
         await host.launch(program(main), [], ports.connect).result()
 
 
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (float("nan"), "it is NaN, which JSON does not have"),
+        ({"scores": [0.5, float("-inf")]}, "it contains -Infinity, which JSON does not have"),
+        ([{"at": (1.0, float("inf"))}], "it contains Infinity, which JSON does not have"),
+    ],
+)
+async def test_a_number_that_json_does_not_have_is_no_result(
+    host: ProgramHost, ports: Ports, result: Any, told: str
+) -> None:
+    """Python writes it, other readers refuse it, and over HTTP it was null."""
+
+    async def main(api: Api) -> Any:
+        return result
+
+    with pytest.raises(ProgramFailed, match=f"returned a value that cannot be shown: {told}"):
+        await host.launch(program(main), [], ports.connect).result()
+
+
 async def test_what_was_not_awaited_is_named(host: ProgramHost, ports: Ports) -> None:
     async def answer() -> str:
         return "42"

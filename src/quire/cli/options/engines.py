@@ -20,6 +20,7 @@ from quire.core.config import (
     EngineConfig,
     KVTransportName,
 )
+from quire.core.errors import ConfigError
 from quire.core.ids import ModelId
 from quire.programs.workflow import App
 
@@ -93,6 +94,8 @@ class EngineOptions:
             ConfigError: an option that no engine can have.
         """
         disk = self.disk_cache_dir
+        if disk is not None and not disk.is_dir():  # engines would say so, once they are started
+            raise ConfigError(f"--disk-cache-dir {disk}: there is no such directory: make it first")
         return EngineConfig(
             source="",
             name=ModelId(""),

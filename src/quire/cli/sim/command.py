@@ -8,6 +8,7 @@ import typer
 
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.options.groups import with_groups
+from quire.cli.sim.failures import tell_failures
 from quire.cli.sim.findings import as_json, show
 from quire.cli.sim.options import SimOptions
 from quire.cli.sim.progress import SimProgress
@@ -86,8 +87,8 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
     study = study.settled()
     findings: list[StudyResult] = []
     try:
-        for one in schedulers:
-            found = _examine(study, one)
+        for scheduler in schedulers:
+            found = _examine(study, scheduler)
             findings.append(found)
     except KeyboardInterrupt:
         if findings:
@@ -97,6 +98,8 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
     if options.output is not None:
         text = as_json(study, capacity, schedulers[0], findings)
         write_target(options.output, text)
+    for one in findings:
+        tell_failures(one.policy, "program", one.outcomes)
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
 

@@ -14,6 +14,7 @@ import typer
 from quire.cli.console import counted, messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.options.router import strategy_options
+from quire.cli.sim.failures import tell_failures
 from quire.cli.sim.progress import SimProgress
 from quire.cli.written_files import write_target
 from quire.cluster.routing.strategy import StrategySource, read_source
@@ -141,6 +142,8 @@ def play_cluster(asked: NodesAsked) -> None:
     _show(study, findings)
     if asked.output is not None:
         write_target(asked.output, _as_json(study, findings))
+    for one in findings:
+        tell_failures(_label(one.strategy), "request", one.outcomes)
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
 

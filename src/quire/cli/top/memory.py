@@ -13,6 +13,8 @@ from quire.cli.console import escaped
 from quire.cli.top.state import Row
 
 BAR_CHARS = 40
+_MESSAGE_CHARS = 33
+"""What is about one message has room."""
 LINES = 4
 """The most lines of one engine: its three tiers, and its messages."""
 HELD, CACHED, FREE = "█", "▒", "·"
@@ -25,7 +27,12 @@ def memory_table(engines: Sequence[Row], width: int) -> Table:
     for column in ("engine", "tier"):
         listed.add_column(column, no_wrap=True, overflow="ellipsis", max_width=20)
     bar_chars = max(10, min(BAR_CHARS, width - 52))
-    listed.add_column(f"{HELD} held  {CACHED} cached  {FREE} free", no_wrap=True)
+    listed.add_column(
+        f"{HELD} held  {CACHED} cached  {FREE} free",
+        no_wrap=True,
+        overflow="ellipsis",
+        max_width=max(bar_chars, _MESSAGE_CHARS),  # several messages must not squeeze the names
+    )
     listed.add_column("blocks", no_wrap=True, overflow="ellipsis")
     for engine in engines:
         name = escaped(engine["engine"])

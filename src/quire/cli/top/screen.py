@@ -15,7 +15,16 @@ from rich.text import Text
 from quire.cli.console import counted, escaped
 from quire.cli.process_table import SHORT_ID_CHARS, duration
 from quire.cli.top.memory import LINES, memory_table
-from quire.cli.top.state import SORTS, Row, Snapshot, View, lines, selected, waiting_s
+from quire.cli.top.state import (
+    SORTS,
+    Row,
+    Snapshot,
+    View,
+    lines,
+    selected,
+    state_of,
+    waiting_s,
+)
 
 _FRAME = 2
 """Lines around the pairs of one program."""
@@ -27,7 +36,7 @@ _KEYS = (
     ("up, down", "mark a program; also Page Up, Page Down, Home, End"),
     ("Enter", "show all of the marked program"),
     ("s", f"sort by the next of {', '.join(SORTS)}"),
-    ("f, /", "filter by id, name, client, tenant, form, engine or what a program waits for"),
+    ("f, /", "filter by id, name, client, tenant, form, engine, state or what a program waits for"),
     ("Esc", "show all programs again"),
     ("t", "show families as trees"),
     ("m", "show each engine's memory by tier, and what stands in its messages"),
@@ -61,6 +70,8 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
         body = _pairs(pairs[first:last])
         if last - first < len(pairs):
             foot = _scrolling(first, last, len(pairs))
+    elif view.mode == "detail":
+        body = Text("this program has ended", style="yellow")
     else:
         first, last = _window(lines(snapshot, view), view, num_lines - 1)
         if last - first < (num := len(lines(snapshot, view))):
@@ -147,14 +158,6 @@ def _marked(view: View, snapshot: Snapshot) -> str:
     if row is None:
         return "it"
     return str(row["id"]) + ("" if row["name"] == row["id"] else f" ({escaped(row['name'])})")
-
-
-def state_of(row: Row) -> str:
-    """Return what the program waits for, or that it runs."""
-    wait = row["wait"]
-    if wait is None:
-        return "running"
-    return "idle" if wait["reason"] == "program" else str(wait["reason"])
 
 
 def programs_table(snapshot: Snapshot, view: View, width: int, num_lines: int) -> Table:

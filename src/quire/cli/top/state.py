@@ -121,6 +121,14 @@ class Quit:
 Effect = Kill | Signal | Quit | None
 
 
+def state_of(row: Row) -> str:
+    """Return what the program waits for, ``running``, or ``idle``: it waits for its own code."""
+    wait = row["wait"]
+    if wait is None:
+        return "running"
+    return "idle" if wait["reason"] == "program" else str(wait["reason"])
+
+
 def waiting_s(row: Row, now_s: float) -> float:
     """Return how long a program has waited in all, up to now; waiting for its own code does not
     count."""
@@ -138,8 +146,6 @@ def lines(snapshot: Snapshot, view: View) -> list[tuple[Row, int]]:
 
 
 def _matches(row: Row, text: str) -> bool:
-    wait = row["wait"]
-    reason = "running" if wait is None else wait["reason"]
     shown = (
         row.get("node"),
         row["id"],
@@ -147,7 +153,7 @@ def _matches(row: Row, text: str) -> bool:
         row["client_id"],
         row["tenant"],
         row["form"],
-        reason,
+        state_of(row),
     )
     return any(text.casefold() in str(one).casefold() for one in (*shown, *row["engines"]) if one)
 

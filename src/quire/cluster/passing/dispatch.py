@@ -19,6 +19,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.strategy_errors import is_ending, line_within, said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.passing.answer_tries import AnswerTries
 from quire.cluster.passing.awaited_launches import AwaitedProgram
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import AnswerMoves
@@ -56,7 +57,6 @@ from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 
 logger = logging.getLogger(__name__)
 
-_MAX_TRIES = 4
 _KEPT_WAITING = "it has kept all requests waiting, and was interrupted"
 _NOT_NOW = 503
 
@@ -110,19 +110,20 @@ class Dispatcher:
     async def _by_strategy(self, request: Request) -> OpenedAnswer:
         """Try until an answer begins, without the engines that were lost or take nothing now."""
         refused: OpenedAnswer | None = None
-        for _ in range(_MAX_TRIES):
-            engines = self._ready(request)
-            if not engines:
-                break
+        tries = AnswerTries()
+        while tries.left and (engines := self._ready(request)):
             with self._strategy.request() as shift:
                 opened = await self._routed(request, shift, engines)
-            if opened is not None:
+            if opened is None:
+                tries.failed()
+            else:
                 refused = opened
                 if not self._leaves_to_others(request, opened):
                     if shift.strategy.idle is None:
                         return opened
                     idle = partial(self._idle, shift, shift.strategy.idle)
                     return self._tool_calls.watched(opened, request, idle, engines)
+                tries.refused_by(opened.answer.engine)
         if refused is None:
             raise nobody(request, self._fleet.engines)
         return refused
@@ -204,19 +205,19 @@ class Dispatcher:
         that is left then."""
         refused: OpenedAnswer | None = None
         waiting = deque(engines)
-        for _ in range(_MAX_TRIES):
-            waiting = waiting or deque(self._left(request))
-            if not waiting:
-                break
+        tries = AnswerTries()
+        while tries.left and (waiting := waiting or deque(self._left(request))):
             engine = waiting.popleft()
             try:
                 opened = await self._opened(request, await engine.send(request))
             except EngineLost:
                 self._note_lost(request)
+                tries.failed()
                 continue
             refused = opened
             if not self._leaves_to_others(request, opened):
                 return opened
+            tries.refused_by(engine.name)
         if refused is None:
             raise nobody(request, self._fleet.engines)
         return refused

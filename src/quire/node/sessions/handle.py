@@ -7,6 +7,7 @@ that ending one call frees exactly its own resources. ``sessions`` owns the tabl
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from quire.node.sessions.ports import IssuerPort, IssuerSinks
 from quire.node.tracing.parents import TraceParents
 from quire.programs.runtime.event_port import EventPort, Models, Prepare
 from quire.programs.services.encoding import CallOrder
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -134,6 +137,7 @@ class SessionHandle:
         self._calls: set[SessionCall[Any] | WorkCall[Any]] = set()
         self._kept: set[KeptPages] = set()
         self._ending: str | None = None
+        self._has_told_parent = False
 
     @property
     def calls(self) -> frozenset[SessionCall[Any] | WorkCall[Any]]:
@@ -229,6 +233,23 @@ class SessionHandle:
         self._table.admit()
         if self._ending is not None:
             raise ProgramCancelled(f"session {self.id} has ended ({self._ending}): open it again")
+
+    def note_parent(self, asked: SessionStart) -> None:
+        """Log once that a later request names another parent than this session has: a program
+        cannot move to another family, and might become its own ancestor."""
+        name, own = asked.parent_name, self.start
+        is_same = name == own.parent_name or asked.parent == own.parent is not None
+        if name is None or is_same or self._has_told_parent:
+            return
+        self._has_told_parent = True
+        logger.warning(
+            "session %s (%s): a later request names the parent %r, which is ignored: it was opened "
+            "%s",
+            self.id,
+            self.client_id,
+            name,
+            f"below {own.parent_name!r}" if own.parent_name is not None else "without a parent",
+        )
 
     def remember(self, turns: Sequence[ConversationTurn], answer: ConversationTurn) -> None:
         """Note that a call has answered ``turns`` with ``answer``: a later prompt that begins with

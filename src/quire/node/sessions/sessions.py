@@ -89,10 +89,11 @@ class SessionTable:
             QuotaExceeded: too many sessions are busy at once.
         """
         found = self._find(start, turns)
-        if found is not None:
-            self.touch(found)
-            return found
-        return self._add(start)
+        if found is None:
+            return self._add(start)
+        found.note_parent(start)
+        self.touch(found)
+        return found
 
     def create(self, start: SessionStart) -> tuple[SessionHandle, bool]:
         """The session that ``start`` names, and whether it is new. It is in the process table.

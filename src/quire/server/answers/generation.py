@@ -7,12 +7,13 @@ ending them all together. Must not know HTTP or how chunks are formatted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
 
+from quire.core.errors import NeverWithinQuota
 from quire.node import SessionCall, SessionHandle
 from quire.programs.builtin import ChoiceChunk, CompletionRequest, complete
 
@@ -32,7 +33,7 @@ class GenerationStream:
 
     An error of a call ends the iteration as the call's ``QuireError``, after the other calls are
     cancelled. So does a cancelled call, with ``ProgramCancelled``: its output so far is not a
-    complete answer.
+    complete answer. ``explained`` adds to the error of a spent quota how the client goes on.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class GenerationStream:
         parent_thread: str | None,
         name: str,
         traceparent: str | None,
+        explained: Callable[[NeverWithinQuota, SessionHandle], NeverWithinQuota],
     ) -> None:
         self.session = session
+        self._explained = explained
         self._traceparent = traceparent
         self._requests = requests
         self._thread = thread
@@ -84,8 +87,11 @@ class GenerationStream:
 
     async def _chunks(self, index: int) -> AsyncGenerator[PromptChunk, None]:
         async with aclosing(self._start(self._requests[index])) as call:
-            async for chunk in call:
-                yield PromptChunk(index, chunk)
+            try:
+                async for chunk in call:
+                    yield PromptChunk(index, chunk)
+            except NeverWithinQuota as exc:
+                raise self._explained(exc, self.session) from exc
 
     async def _merged(self) -> AsyncGenerator[PromptChunk, None]:
         arrived: asyncio.Queue[PromptChunk | _End] = asyncio.Queue(MAX_MERGED_CHUNKS)

@@ -57,7 +57,6 @@ async def result_of(caller: Caller, program: BuiltIn[R, T], asked: R) -> T:
         caller_of(request),
         identity.client_id,
         parent=identity.parent,
-        priority=identity.priority,
         traceparent=request.headers.get("traceparent"),
     )
     observer = _observer(caller, session, identity)

@@ -1,7 +1,8 @@
 """The program of a launch request: from the library, from an upload, or in the request.
 
 Uploaded source runs in the sandbox. With ``--allow-upload`` it runs as native Python instead, with
-the rights of this process.
+the rights of this process; a program of several files does not, because the modules of one would
+be those of all.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ async def program_of(
             return workflows[request.program].program
         found = LIBRARY.get(request.program)
         return found or await _uploaded(request.program, tenant, sandbox)
-    if request.source is not None and config.allow_native_upload:
-        _refuse_several_files(request.source)
+    source = request.source
+    if source is not None and config.allow_native_upload and not is_package(source):
         # importing runs the client's module code, which may block
-        return await asyncio.to_thread(native_program, request.source)
+        return await asyncio.to_thread(native_program, source)
     return await sandbox.inspect(code_of(request, config))
 
 
@@ -106,15 +107,6 @@ def code_of(request: LaunchRequest | UploadRequest, config: ServerConfig) -> byt
             param="module",
         )
     return code
-
-
-def _refuse_several_files(source: str) -> None:
-    if is_package(source):
-        raise InvalidArgument(
-            "this server runs uploaded source in its own process, one file at a time: push the "
-            "folder ('quire push DIR'), which runs in the sandbox, and launch it by its name",
-            param="source",
-        )
 
 
 def native_program(source: str) -> Inferlet:

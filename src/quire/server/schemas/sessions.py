@@ -25,9 +25,9 @@ MetadataText = Annotated[str, StringConstraints(max_length=512)]
 class SessionRequest(RequestModel):
     """``id``: the name by which requests refer to it; if absent, one is chosen. ``parent``: a
     session or launched program of the same tenant. ``kind``: a name for sessions like this one; the
-    policy ``quire`` learns the lengths of each kind. ``priority``: as in vLLM, lower runs first; a
-    request may have its own. ``deadline_s``: in how many seconds it should be done, clipped to at
-    most 30 days. ``idle_ttl_s``: it ends by itself after this time without a request."""
+    policy ``quire`` learns the lengths of each kind. ``priority``: as in vLLM, lower runs first;
+    that of a request is added to it. ``deadline_s``: in how many seconds it should be done, clipped
+    to at most 30 days. ``idle_ttl_s``: it ends by itself after this time without a request."""
 
     id: SessionName | None = None
     parent: Name | None = None
