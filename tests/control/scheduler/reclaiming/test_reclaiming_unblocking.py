@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from control_world import World, alone
+import pytest
+from control_world import ENGINE, World, alone
 
+from quire.control.engines.exchange_runs import SendRun
 from quire.core.scheduler_config import PausingConfig
 from quire.testing.harness import CommandOutcome
 
@@ -24,9 +26,11 @@ def blocks_of(world: World, program: int) -> int:
     return row.num_device_blocks
 
 
-def test_the_decode_that_stands_worst_makes_way_and_goes_on_later() -> None:
+@pytest.mark.parametrize("is_sending", [False, True])
+def test_the_decode_that_stands_worst_makes_way_and_goes_on_later(is_sending: bool) -> None:
     """An older program's prompt (2) and an answer that outranks it (3) fill the memory: neither
-    may take from the other. The oldest program (1), which could from both, waits for a seat."""
+    may take from the other. The oldest program (1), which could from both, waits for a seat. A
+    send of something else, which may take long, does not hold them up."""
     world = World(
         num_blocks=8, num_host_blocks=0, max_batch_tokens=4, max_sequences=2, config=ALONE
     )
@@ -39,7 +43,12 @@ def test_the_decode_that_stands_worst_makes_way_and_goes_on_later() -> None:
     while not blocks_of(world, 2):
         world.harness.step()
     outcomes[1] = start(world, 1)
+    sends = world.controller._engines[ENGINE].sends
+    if is_sending:
+        [entry, *_] = world.controller._engines[ENGINE].running
+        sends[1] = SendRun(entry, [], [], 0)
     world.run()
+    sends.clear()
     for program, outcome in outcomes.items():
         assert outcome.status == "done", (program, outcome.error)
         assert outcome.tokens == alone(PROMPTS[program], MAX_TOKENS[program])

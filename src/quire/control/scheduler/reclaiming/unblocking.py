@@ -41,14 +41,18 @@ class Unblocking:
         blocks. ``plan`` plans again; its argument: try all claims for memory.
 
         Examine every holder again, close leases that wait for K and V, let decodes make way, then
-        refuse the youngest claim, until one fits."""
+        refuse the youngest claim, until one fits. While something is being sent decodes make way,
+        and no more: the end of a send may free blocks."""
         planner, is_thorough = self._planner, False
         made_way: set[Entry] = set()
         while self._is_stuck(builder):
             if not self._engine.ended and is_thorough:
-                if planner.exchange.close_youngest():
+                is_sending = bool(self._engine.sends)
+                if not is_sending and planner.exchange.close_youngest():
                     return builder  # the message that closes it frees its blocks
                 if not self._make_way(made_way):
+                    if is_sending:
+                        return builder
                     self._refuse(max(planner.refusable(), key=planner.ranking.standing))
             elif not self._engine.ended:
                 planner.reclaimer.look_again()
@@ -57,15 +61,13 @@ class Unblocking:
         return builder
 
     def _is_stuck(self, builder: BatchBuilder) -> bool:
-        """Whether commands wait for blocks that neither a row nor the end of a transfer or send
-        will free; or whether a command ended during planning, which has left its place to
-        another."""
+        """Whether commands wait for blocks that neither a row nor the end of a transfer will free;
+        or whether a command ended during planning, which has left its place to another."""
         if not builder.is_empty:
             return False
         if self._engine.ended:
             return True
-        engine = self._engine
-        return bool(self._planner.blocked) and not (len(engine.memory.transfers) or engine.sends)
+        return bool(self._planner.blocked) and not len(self._engine.memory.transfers)
 
     def _make_way(self, made_way: set[Entry]) -> bool:
         """Take the seat of the decode that stands worst of those that found no block; False if
