@@ -19,6 +19,7 @@ class Exchanging:
 
     model, engine = "m", "m#0"
     exchanged = (ExchangeStatistics("received", "tcp", 1, 0, 300),)
+    num_device_tokens_sent = num_host_tokens_sent = 0
 
 
 class Exchanges:

@@ -36,17 +36,19 @@ def test_bytes_and_transfers_have_direction_transport_and_outcome() -> None:
         ("quire_kv_transfers_total", "m", "m#0", "sent", "none", "failed"): 1,
         ("quire_kv_transfer_bytes_total", "m", "m#0", "received", "nixl"): 300,
         ("quire_kv_transfer_bytes_total", "m", "m#0", "sent", "none"): 0,
+        ("quire_kv_sent_tokens_total", "m", "m#0", "device"): 0,
+        ("quire_kv_sent_tokens_total", "m", "m#0", "host"): 0,
     }
 
 
 def test_sent_tokens_have_the_tier_that_they_came_from() -> None:
-    one, other = Engine("m#0"), Engine("m#1")
+    sent = ExchangeStatistics("sent", "tcp", 1, 0, 300)
+    one, other = Engine("m#0", sent), Engine("m#1")  # the other one is in no cluster
     one.num_device_tokens_sent, one.num_host_tokens_sent = 40, 7
-    other.num_host_tokens_sent = 3
     found = {
         tuple(sample.labels.values()): sample.value
         for family in exchange_series([one, other])  # type: ignore[list-item]
         for sample in family.samples
         if sample.name == "quire_kv_sent_tokens_total"
     }
-    assert found == {("m", "m#0", "device"): 40, ("m", "m#0", "host"): 7, ("m", "m#1", "host"): 3}
+    assert found == {("m", "m#0", "device"): 40, ("m", "m#0", "host"): 7}

@@ -34,7 +34,7 @@ from quire.programs.workflow.graphs.values import ValueType
 from quire.programs.workflow.optimizing.apart import built_apart
 from quire.programs.workflow.optimizing.construction import NodeConfig, checked_query
 from quire.programs.workflow.optimizing.graph_cache import GraphCache
-from quire.programs.workflow.passes import OptPass
+from quire.programs.workflow.passes import OptPass, read_passes
 from quire.programs.workflow.query_graph import NO_CONFIG, Graph
 from quire.programs.workflow.running import durably, for_clients, query_program, with_texts
 from quire.programs.workflow.speculation import SpeculationFigures
@@ -77,6 +77,7 @@ class Query:
         self.error: QuireError | None = None
         self.log = log or StepLog()
         self._query, self._config = query, config
+        passes = read_passes(passes)
         if speculate:
             passes = (passes or app.passes).speculating()
         self._passes, self._cache, self._tells = passes, cache, tells

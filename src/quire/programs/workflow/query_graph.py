@@ -41,7 +41,7 @@ from quire.programs.workflow.optimizing.construction import (
 )
 from quire.programs.workflow.optimizing.fixpoint import optimized
 from quire.programs.workflow.optimizing.graph_cache import GraphCache
-from quire.programs.workflow.passes import Note, OptPass
+from quire.programs.workflow.passes import Note, OptPass, read_passes
 from quire.programs.workflow.runners import (
     StreamedAnswers,
     check_encoders,
@@ -88,7 +88,7 @@ class Graph:
             InvalidArgument: an input or configuration that the application does not take, or that
                 gives no graph; a pass of the user that breaks a rule.
         """
-        passes = passes or app.passes
+        passes = read_passes(passes) or app.passes
         checked = checked_query(app, query)
         configured = app.configured(config)
         sizes = measured(app, checked, configured)

@@ -37,9 +37,8 @@ def exchange_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
     )
     for engine in engines:
         sent = ("device", engine.num_device_tokens_sent), ("host", engine.num_host_tokens_sent)
-        for tier, num_tokens in sent:
-            if num_tokens:
-                tokens.add_metric([engine.model, engine.engine, tier], num_tokens)
+        for tier, num_tokens in sent if engine.exchanged else ():
+            tokens.add_metric([engine.model, engine.engine, tier], num_tokens)
         for one in engine.exchanged:
             labels = [engine.model, engine.engine, one.direction, one.transport or _UNKNOWN]
             num_bytes.add_metric(labels, one.num_bytes)

@@ -29,6 +29,7 @@ from quire.programs.workflow import (
 )
 from quire.programs.workflow.graphs.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.graphs.values import QUERY, Ref
+from quire.programs.workflow.passes import STANDARD
 from quire.programs.workflow.query import Query
 from quire.testing import LocalNode
 
@@ -138,6 +139,22 @@ def test_only_passes_that_still_change_the_graph_are_named() -> None:
     passes = with_rule(lambda graph, _: Rewritten(replace(graph)))
     with pytest.raises(InvalidArgument, match=r"^the passes mine still change the graph after 32"):
         Graph.optimize(told(), {"text": "Hi"}, passes=passes)
+
+
+@pytest.mark.parametrize("given", ["prune", ["prune"], STANDARD, OptPass])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda passes: told(passes),
+        lambda passes: Graph.optimize(told(), {"text": "Hi"}, passes=passes),
+        lambda passes: Query(told(), {"text": "Hi"}, passes=passes),
+    ],
+)
+def test_what_are_no_passes_is_refused_where_it_is_given(
+    use: Callable[[Any], Any], given: object
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"^passes is .*: give an OptPass, for example"):
+        use(given)
 
 
 @pytest.mark.parametrize(("name", "rule"), [("", fails), (3, fails), ("mine", 5), ("mine", None)])

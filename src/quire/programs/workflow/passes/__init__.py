@@ -85,6 +85,19 @@ class OptPass:
         return tuple(self._passes.items())
 
 
+def read_passes(given: object) -> OptPass | None:
+    """Return ``given``, None for the passes of the application.
+
+    Raises:
+        InvalidArgument: it is no ``OptPass``.
+    """
+    if given is None or isinstance(given, OptPass):
+        return given
+    raise InvalidArgument(
+        f'passes is {given!r:.80}: give an OptPass, for example OptPass(["prune"])', param="passes"
+    )
+
+
 def _chosen(known: Mapping[str, Pass], names: Iterable[str]) -> dict[str, Pass]:
     """Return the passes of ``known`` that are named, in the order of ``known``."""
     wanted = list(names)
@@ -96,4 +109,14 @@ def _chosen(known: Mapping[str, Pass], names: Iterable[str]) -> dict[str, Pass]:
     return {name: one for name, one in known.items() if name in wanted}
 
 
-__all__ = ["KNOWN", "SPECULATE", "STANDARD", "Note", "OptPass", "Pass", "Profiles", "Rewritten"]
+__all__ = [
+    "KNOWN",
+    "SPECULATE",
+    "STANDARD",
+    "Note",
+    "OptPass",
+    "Pass",
+    "Profiles",
+    "Rewritten",
+    "read_passes",
+]

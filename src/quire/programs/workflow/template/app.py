@@ -17,7 +17,7 @@ from quire.programs.workflow.components import COMPONENTS, Component
 from quire.programs.workflow.engines.engine import Engine, Profile, check_keys
 from quire.programs.workflow.engines.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.graphs.values import ValueType
-from quire.programs.workflow.passes import OptPass
+from quire.programs.workflow.passes import OptPass, read_passes
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.template.checking import (
     check_buildable,
@@ -56,7 +56,7 @@ class App:
         _check_address(name)
         self.name = name
         self.description = description
-        self.passes = passes or OptPass()
+        self.passes = read_passes(passes) or OptPass()
         self.engines: dict[str, Engine] = {}
         for engine in engines:
             if not isinstance(engine, Engine):
