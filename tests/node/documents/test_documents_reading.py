@@ -154,6 +154,19 @@ def test_elements_inside_too_many_are_refused(process: ReadingProcess) -> None:
     assert process.read("next", "html", page_of(FACTS[0])).endswith(FACTS[0])
 
 
+@pytest.mark.parametrize(
+    ("charset", "wrong"), [("none-such", b""), ("shift_jis", b"\x81\xff"), ("gb2312", b"\xff\xff")]
+)
+def test_wrong_bytes_and_unknown_charsets_are_not_taken_for_depth(
+    process: ReadingProcess, charset: str, wrong: bytes
+) -> None:
+    head = f'<html><head><meta charset="{charset}"></head><body><p>{FACTS[0]} '.encode()
+    page = head + wrong + f"</p><p>{FACTS[1]}</p></body></html>".encode()
+    text = process.read("old.html", "html", page)
+    assert FACTS[0] in text
+    assert FACTS[1] in text
+
+
 def test_a_file_that_takes_too_long_ends_its_process_alone() -> None:
     process = ReadingProcess(ReadingLimits(max_file_s=0.01))  # less than loading the parser takes
     for _ in range(2):

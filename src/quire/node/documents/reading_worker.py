@@ -53,14 +53,16 @@ def page_text(file: bytes) -> str:
 
 
 def _parsed(file: bytes, *, huge: bool) -> tuple[Any, bool]:
-    """The tree of a page, and whether all of it was read. The parser stops at 256 levels, and at
-    2048 if ``huge``, and only its log tells."""
+    """The tree of a page, and whether the parser's limits let all of it in: 256 levels and texts of
+    10 MB, or 2048 levels if ``huge``. Only its log tells; there, wrong bytes are fatal errors too.
+    """
     import lxml.etree
     import lxml.html
 
     parser = lxml.html.HTMLParser(huge_tree=huge)
     tree = lxml.html.document_fromstring(file, parser=parser)
-    return tree, not parser.error_log.filter_from_fatals()
+    limit = lxml.etree.ErrorTypes.ERR_RESOURCE_LIMIT
+    return tree, not parser.error_log.filter_types(limit)
 
 
 def pdf_text(file: bytes) -> str:
