@@ -88,11 +88,44 @@ def test_a_long_list_is_one_part_of_its_prompt() -> None:
         assert prompt_text(prefill, inputs) == "Who? " + "\n".join(reversed(texts))
 
 
+@pytest.mark.parametrize("synthesis", ["refine", "tree"])
+def test_a_list_that_many_calls_read_is_one_part_of_each_prompt(synthesis: str) -> None:
+    app = App("asking", [Engine("llm")])
+    config = {
+        "prompt": "{texts} {asked}",
+        "refine_prompt": "{answer} {texts} {asked}",
+        "combine_prompt": "{answers} {asked}",
+        "synthesis": synthesis,
+        "context": "texts",
+        "last_first": True,
+    }
+    inputs = {"texts": "texts", "asked": "texts"}
+    app.update_template([Node("llm", inputs, {"out": "text"}, None, config, name="read")])
+    asked = [f"a{n}" for n in range(128)]
+    for num, num_parts in ((128, 257), (129, 3)):
+        graph = Graph.optimize(app, {"texts": ["t"] * num, "asked": asked})
+        prefill = graph.p_graph.primitives["read.0.prefill"]
+        assert len(prefill.parts) == num_parts
+        inputs_of = {name: ref.take(graph.query[ref.port]) for name, ref in prefill.inputs.items()}
+        assert prompt_text(prefill, inputs_of) == "t " + "\n".join(reversed(asked))
+
+
 def test_a_prompt_that_names_long_lists_many_times_is_refused() -> None:
     query = {"question": "Who?", "texts": ["a"] * 1024}
     with pytest.raises(InvalidArgument, match=r"prompt has 1\d{4} parts .* at most 16384 are al"):
         Graph.optimize(reading(prompt="{question}" + "{texts}" * 9), query)
     Graph.optimize(reading(prompt="{question}" + "{texts}" * 7), query)
+
+
+def test_long_prompts_of_many_calls_are_refused() -> None:
+    app = reading(
+        prompt="{texts}" + " {question}" * 200,
+        synthesis="tree",
+        combine_prompt="{answers}",
+    )
+    Graph.optimize(app, {"question": "Who?", "texts": ["a"] * 10})
+    with pytest.raises(InvalidArgument, match="prompt has 401 parts, and there are 1000 calls"):
+        Graph.optimize(app, {"question": "Who?", "texts": ["a"] * 1000})
 
 
 class Kept:

@@ -24,7 +24,10 @@ MAX_ELEMENTS = 1024
 MAX_LIST_PARTS = 1024
 """A list of more elements is one part of a prompt, which is ready when all of the list is."""
 MAX_PARTS = 16 * MAX_LIST_PARTS
-"""The most parts of a prompt, each element of a list and each separator counted."""
+"""The most parts of a prompt, each element of a list and each separator counted. A list whose
+elements would be more than this in all calls of a component is one part of each prompt."""
+MAX_PARTS_OF_CALLS = 16 * MAX_PARTS
+"""The most parts of all prompts of a component."""
 ANSWER, ANSWERS = "answer", "answers"
 """The prompt parts for the answer so far (refine) and for all answers (tree)."""
 OWN_PARTS: Mapping[str, tuple[str, ...]] = {
@@ -51,6 +54,8 @@ class ComponentCalls:
             "answer_after": site.option("answer_after", str),
             "tools": [tool["function"]["name"] for tool in site.config.get("tools") or []],
         }
+        self._num_calls = 1
+        self._num_parts = 0
         if schema is not None and self._decoding["answer_after"] is not None:
             raise site.error("answer_after", "cannot be used with a schema: drop one of them")
 
@@ -67,6 +72,7 @@ class ComponentCalls:
         context, num = self._context()
         if not num:
             return None if num is None else self.one_shot()
+        self._num_calls = num
         order = [*reversed(range(num))] if self._lists["last_first"] else [*range(num)]
         answer = self._call("0", first, {context: self._element(context, order[0])})
         for step, index in enumerate(order[1:], 1):
@@ -82,6 +88,7 @@ class ComponentCalls:
         context, num = self._context()
         if not num:
             return None if num is None else self.one_shot()
+        self._num_calls = num
         answers = [
             self._call(str(index), leaf, {context: self._element(context, index)})
             for index in range(num)
@@ -147,6 +154,12 @@ class ComponentCalls:
                 "prompt", f"has {len(parts)} parts with the elements of its lists; at most "
                 f"{MAX_PARTS} are allowed: name each list once"
             )  # fmt: skip
+        self._num_parts += len(parts)
+        if self._num_parts > MAX_PARTS_OF_CALLS:
+            raise self._site.error(
+                "prompt", f"has {len(parts)} parts, and there are {self._num_calls} calls; at most "
+                f"{MAX_PARTS_OF_CALLS} parts in all are allowed: shorten it, or take less context"
+            )  # fmt: skip
         before = f"{step}." if step else ""
         asked: dict[str, Any] = {name: self._site.option(name, str) for name in ("system", "model")}
         if self._site.whole_calls:
@@ -189,11 +202,12 @@ class ComponentCalls:
         self, name: str, given: Value | None, parts: list[PromptPart], inputs: dict[str, Ref]
     ) -> None:
         """Add the part ``name``. Each element of a list of known size is a part of its own, because
-        elements may be ready one after the other; a list of unknown size, or a long one, is joined
-        when it is there."""
+        elements may be ready one after the other; a list of unknown size, a long one, or one that
+        very many calls read is joined when it is there."""
         value = given or self._site.inputs[name]
         size = value.size
-        if value.kind is ValueType.TEXT or size is None or size > MAX_LIST_PARTS:
+        most = min(MAX_LIST_PARTS, MAX_PARTS // self._num_calls)
+        if value.kind is ValueType.TEXT or size is None or size > most:
             parts.append(PromptPart(name=name))
             inputs[name] = value.ref
             return
