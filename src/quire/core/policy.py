@@ -29,9 +29,10 @@ class Policy(Protocol):
 
     ``key`` sorts ascending: the smallest runs first, the largest yields first. Its first number is
     the command's *level*: a waiting command displaces a running one only if its level is smaller.
-    Only the whole part of the level decides whose programs keep memory: those that give it up
-    compute it again, which nearly equal ranks are not worth.
-    The numbers after the level order the commands of one level, which never displace one another.
+    Where programs have no room in memory together, one that is let in makes way only for a level
+    whose whole part is smaller: it computes its context again, which nearly equal ranks are not
+    worth. A command that finds no block takes those of running ones by the whole key. The numbers
+    after the level order the commands of one level, which never displace one another.
     The priorities of a tenant's programs and the tenants' fair shares take precedence over the key.
 
     Control keeps commands sorted, so a key may change only in a notification that concerns its

@@ -45,7 +45,7 @@ class EngineState(ControlledEngine):
     ``unfinished``  commands that have begun but need further messages before a sequence is open.
     ``running``     decodes with an open sequence.
     ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
-    ``num_ended``   total number of ended runs.
+    ``num_ended``   total number of ended runs, sends and receives.
     ``epoch``       how often the engine has come up again.
     ``sends``       what it sends to other engines, by number (never used again).
     ``fenced``      contents that are free when the next message has run, which closes their leases.

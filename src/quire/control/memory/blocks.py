@@ -75,24 +75,19 @@ class NumberPool:
 
 class LendingPool(NumberPool):
     """Numbers that may be lent, several times at once, to whoever only reads what they hold. One
-    that its holder frees meanwhile is free when all have given it back. ``num_given_back`` counts
-    calls of ``give_back``."""
+    that its holder frees meanwhile is free when all have given it back."""
 
-    __slots__ = ("_left", "_lent", "num_given_back")
+    __slots__ = ("_left", "_lent")
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self._lent: dict[int, int] = {}
         self._left: set[int] = set()
-        self.num_given_back = 0
 
     @property
     def lent(self) -> Mapping[int, int]:
         """How often each number is lent that is."""
         return self._lent
-
-    def is_lent(self, number: int) -> bool:
-        return number in self._lent
 
     def lend(self, number: int) -> None:
         """Keep ``number``, which has a holder, taken until ``give_back``."""
@@ -100,7 +95,6 @@ class LendingPool(NumberPool):
         self._lent[number] = self._lent.get(number, 0) + 1
 
     def give_back(self, number: int) -> None:
-        self.num_given_back += 1
         if self._lent[number] > 1:
             self._lent[number] -= 1
             return

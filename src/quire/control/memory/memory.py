@@ -111,7 +111,6 @@ class Memory:
         """A number that increases with everything that makes blocks available, or ends the hope for
         them."""
         num_changes = self.device.num_freed + self._counts.num_failed_writes
-        num_changes += self.host.num_given_back
         for tier in self._lower_tiers:
             num_changes += tier.pool.num_freed + tier.num_cachings
         return num_changes

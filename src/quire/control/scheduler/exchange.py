@@ -276,6 +276,7 @@ class ExchangeScheduler:
             EngineFault: it was not asked to.
         """
         self._engine.touch()
+        self._engine.num_ended += 1  # what it held may make way now, though nothing is free yet
         self._engine.exchanged.note(ended)
         if isinstance(ended, SendEnded):
             self._sent(ended)

@@ -43,12 +43,12 @@ def test_the_decode_that_stands_worst_makes_way_and_goes_on_later(is_sending: bo
     while not blocks_of(world, 2):
         world.harness.step()
     outcomes[1] = start(world, 1)
-    sends = world.controller._engines[ENGINE].sends
+    engine = world.controller._engines[ENGINE]
     if is_sending:
-        [entry, *_] = world.controller._engines[ENGINE].running
-        sends[1] = SendRun(entry, [], [], 0)
+        [entry, *_] = engine.running
+        engine.num_sends, engine.sends[1] = 1, SendRun(entry, [], [], 0)
     world.run()
-    sends.clear()
+    engine.sends.clear()
     for program, outcome in outcomes.items():
         assert outcome.status == "done", (program, outcome.error)
         assert outcome.tokens == alone(PROMPTS[program], MAX_TOKENS[program])

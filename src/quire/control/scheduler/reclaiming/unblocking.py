@@ -35,23 +35,25 @@ class Unblocking:
         self._engine = engine
         self._planner = planner
         self._flow = flow
+        self._stuck_since: dict[Entry, int] = {}
+        """The commands that wait for sends, and the newest send of the time when each began to."""
 
     def unblock(self, builder: BatchBuilder, plan: Callable[[bool], BatchBuilder]) -> BatchBuilder:
         """Return a plan that brings some command on, or one that is empty because none waits for
         blocks. ``plan`` plans again; its argument: try all claims for memory.
 
         Examine every holder again, close leases that wait for K and V, let decodes make way, then
-        refuse the youngest claim, until one fits. While something is being sent decodes make way,
-        and no more: the end of a send may free blocks."""
+        refuse the youngest claim, until one fits. While a send is waited for, decodes make way and
+        no more: its end may free blocks."""
         planner, is_thorough = self._planner, False
         made_way: set[Entry] = set()
         while self._is_stuck(builder):
             if not self._engine.ended and is_thorough:
-                is_sending = bool(self._engine.sends)
-                if not is_sending and planner.exchange.close_youngest():
+                waits = self._waits_for_sends()
+                if not waits and planner.exchange.close_youngest():
                     return builder  # the message that closes it frees its blocks
                 if not self._make_way(made_way):
-                    if is_sending:
+                    if waits:
                         return builder
                     self._refuse(max(planner.refusable(), key=planner.ranking.standing))
             elif not self._engine.ended:
@@ -68,6 +70,18 @@ class Unblocking:
         if self._engine.ended:
             return True
         return bool(self._planner.blocked) and not len(self._engine.memory.transfers)
+
+    def _waits_for_sends(self) -> bool:
+        """Whether the blocked commands wait for a send to end. None waits for sends that have begun
+        since it is stuck: who sends one after the other would hold it up for ever."""
+        engine, blocked = self._engine, self._planner.blocked
+        if not engine.sends:
+            self._stuck_since = {}
+            return False
+        since = {entry: self._stuck_since.get(entry, engine.num_sends) for entry in blocked}
+        self._stuck_since = since
+        oldest = min(engine.sends)
+        return all(oldest <= newest for newest in since.values())
 
     def _make_way(self, made_way: set[Entry]) -> bool:
         """Take the seat of the decode that stands worst of those that found no block; False if
