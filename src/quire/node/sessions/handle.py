@@ -238,8 +238,8 @@ class SessionHandle:
         """Log once that a later request names another parent than this session has: a program
         cannot move to another family, and might become its own ancestor."""
         name, own = asked.parent_name, self.start
-        is_same = name == own.parent_name or asked.parent == own.parent is not None
-        if name is None or is_same or self._has_told_parent:
+        has_other_id = own.parent is not None and asked.parent == own.parent
+        if name in (None, own.parent_name) or has_other_id or self._has_told_parent:
             return
         self._has_told_parent = True
         logger.warning(

@@ -34,8 +34,8 @@ def as_messages(given: Iterable[Message]) -> list[Message]:
 
 
 def parsed_arguments(arguments: str) -> Any:
-    """The object in a call's arguments; the text itself if it is not a JSON object, or one that is
-    nested too deeply to be written again."""
+    """The object in a call's arguments; the text itself if it is not a JSON object, or one that
+    cannot be written again for every reader."""
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):  # the second: brackets without end
