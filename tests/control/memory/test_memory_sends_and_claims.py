@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from control_world import ENGINE, alone
 from leases_world import PROMPT, LeaseWorld, settle
 
+from quire.core.calls import Cancel
 from quire.core.events import ExchangeEnded
 from quire.core.exchange import SendEnded
+from quire.core.ids import CommandId, ProgramId
 from quire.core.lease_commands import Leased
 from quire.testing.fake_engine.network import FakeNetwork
 
@@ -23,9 +26,10 @@ class SlowSender(LeaseWorld):
         self.exchange = self.engine.exchange
         self.exchange.is_slow = True
 
-    def begin(self, lease: Leased, queue: int = 1) -> None:
+    def begin(self, lease: Leased, queue: int = 1) -> CommandId:
         (sent,) = self.do(1, self.send(self.pages, 0, len(PROMPT), lease), queue=queue)
         assert sent.status == "pending"
+        return sent.command.id
 
     def end_oldest(self) -> None:
         """End the send that has waited longest."""
@@ -54,12 +58,15 @@ def test_nobody_waits_for_sends_that_begin_later() -> None:
     assert waiting.error.code == "pool_exhausted"
 
 
-def test_the_end_of_a_send_is_noticed_beside_a_decode_that_goes_on() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_the_end_of_a_send_is_noticed_beside_a_decode_that_goes_on(is_cancelled: bool) -> None:
     """Nothing becomes free, but its pages may make way again."""
     network = FakeNetwork()
     sender = SlowSender(network, page_size=64, num_blocks=3)
     receiver = LeaseWorld(network, num_blocks=64)
-    sender.begin(receiver.lease(PROMPT))
+    send = sender.begin(receiver.lease(PROMPT))
+    if is_cancelled:  # its program is idle from then on
+        sender.harness.call(ProgramId(1), Cancel(send))
     sender.program(2)
     running = sender.issue(2, sender.alloc([0]), sender.decode([0], [5, 6], 58))[1]
     while not running.tokens:

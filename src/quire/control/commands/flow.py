@@ -30,7 +30,7 @@ from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.programs.call_notes import note_call, note_call_end
-from quire.control.programs.program import CommandQueue, Entry
+from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.service import note_waited
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
@@ -206,6 +206,12 @@ class Flow:
     def note_lease(self) -> None:
         """Note that a lease is complete or has ended: commands that wait are tried again."""
         self._num_ended += 1
+
+    def note_holder(self, program: Program) -> None:
+        """Note that a send holds the pages of ``program`` no longer: if it is idle since before,
+        they may make way again."""
+        if program.id in self._table.idle:
+            self._table.note_holder(program)
 
     def retry_stalled(self, engine: EngineState) -> None:
         """Try the queues that wait on ``engine`` again, if a command or lease has ended."""

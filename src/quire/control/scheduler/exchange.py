@@ -311,8 +311,9 @@ class ExchangeScheduler:
         outcome: Sent | ErrorRecord = ended.error or Sent(
             run.num_tokens, ended.num_bytes, ended.elapsed_s, ended.transport
         )
-        if run.entry.run is not run:
-            return  # it was cancelled
+        if run.entry.run is not run:  # it was cancelled
+            self._flow.note_holder(run.entry.program)
+            return
         if run.entry.num_in_flight:
             run.outcome = outcome
         else:
