@@ -76,6 +76,21 @@ def test_a_query_may_ask_for_no_more_elements_than_a_template() -> None:
         Graph.optimize(advanced(), query, {"expand": {"schema": schema}})
 
 
+def test_components_that_make_too_much_together() -> None:
+    schema = {**SCHEMA, "minItems": 1024, "maxItems": 1024}
+    asked = Node("llm", {"question": "text"}, {"read": "texts"}, None,
+                 {"prompt": "{question}", "schema": schema}, name="asked")  # fmt: skip
+    config = {"prompt": "{read}", "synthesis": "refine", "refine_prompt": "{read} {answer}"}
+    first, second = (
+        Node("llm", {"read": "texts"}, {name: "text"}, None, config, name=name)
+        for name in ("first", "second")
+    )
+    app = App("app", engines())
+    app.update_template([asked, first])
+    with pytest.raises(InvalidArgument, match="second: the graph has more than 4096 primitives"):
+        app.update_template([asked, first, second])
+
+
 def test_effects_whose_order_follows_from_data_need_no_other() -> None:
     functions = {"f": lambda **given: "x"}
     app = App("app", [Engine("tool", config={"functions": functions})])

@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components import Component, Value
-from quire.programs.workflow.components.building import unordered
+from quire.programs.workflow.components.building import (
+    MAX_PRIMITIVES,
+    too_many_primitives,
+    unordered,
+)
 from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.graphs.primitives import Primitive
 from quire.programs.workflow.graphs.values import LISTS, QUERY, Ref, ValueType
@@ -117,16 +121,20 @@ def check_buildable(
     ``component_of``: what makes its primitives.
 
     Raises:
-        InvalidArgument: a component that no query can build, or two that work on the same thing
-            without an order.
+        InvalidArgument: a component that no query can build, more primitives than a graph may
+            have, or two components that work on the same thing without an order.
     """
     values = {name: Value(Ref(QUERY, name), kind) for name, kind in query_inputs.items()}
     stored: dict[str, int | None] = {}
     effects = list[Primitive]()
+    num_primitives = 0
     for node in nodes:
         site = site_of(node, engines.get(node.engine), node.config, values, {}, stored)
         values.update(component_of(node).build(site))
         effects += [one for one in site.primitives if one.reads or one.writes]
+        num_primitives += len(site.primitives)
+        if num_primitives > MAX_PRIMITIVES:
+            raise too_many_primitives(node.name)
     _check_effects(effects, _ancestors(nodes))
 
 
