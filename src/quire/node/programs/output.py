@@ -132,9 +132,7 @@ class ProgramOutput:
         return tuple(self._lines)
 
     def note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
-        if fields and (problem := problem_with(fields)) is not None:
-            fields = {"not shown": problem}
-        self._lines.append(ProgramLogLine(time.time(), level, text, fields or {}))
+        self._lines.append(ProgramLogLine(time.time(), level, text, _shown_fields(fields or {})))
 
     def note_left(self, running: RunningProgram) -> None:
         """Log what ``running`` has left undone at its end."""
@@ -159,3 +157,18 @@ class ProgramOutput:
 def _note_sent(message: str, restarts: Restarts | None) -> None:
     if restarts is not None:
         restarts.note_sent(message)
+
+
+def _shown_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``fields`` with the reason in the place of each that readers could not read."""
+    if problem_with(dict(fields)) is None:
+        return fields
+    shown: dict[str, Any] = {}
+    for name, value in fields.items():
+        if (problem := problem_with({name: None})) is not None:
+            shown["not shown"] = problem
+        elif (problem := problem_with(value)) is not None:
+            shown[name] = f"not shown: {problem}"
+        else:
+            shown[name] = value
+    return shown
