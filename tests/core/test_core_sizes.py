@@ -40,7 +40,14 @@ def test_formatting_loses_at_most_one_part_in_ten(num_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "text"), [(256 << 20, "256 MiB"), (3 << 29, "1.5 GiB"), (7, "7 B")]
+    ("num_bytes", "text"),
+    [
+        (256 << 20, "256 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (7, "7 B"),
+        (102_348, "99.9 KiB"),
+        (102_349, "100 KiB"),
+    ],
 )
 def test_formatting(num_bytes: int, text: str) -> None:
     assert format_size(num_bytes) == text

@@ -35,4 +35,5 @@ def format_size(num_bytes: int) -> str:
         if value < 1024 or unit == "TiB":
             break
         value /= 1024
-    return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
+    is_whole = value >= 99.95 or value == int(value)
+    return f"{value:.0f} {unit}" if is_whole else f"{value:.1f} {unit}"
