@@ -23,9 +23,9 @@ URGENT_SHARE = 0.5
 promotion. The rest of its work is estimated too roughly to wait for longer."""
 
 LEVELS_PER_OCTAVE = 4
-"""Levels per octave of ranks, which are whole numbers apart. A rank is the logarithm of a square
-root, so of programs that generate as much one gives up its place for another whose end costs less
-than 0.7 of its own, and its memory for one whose end costs a quarter."""
+"""A key's level rises by one with each octave of ranks, in so many steps. A rank is the logarithm
+of a square root. So of two programs that generate as much, one gives up its seat if the other's end
+costs less than about 0.7 of its own, and its memory if it costs less than about a quarter."""
 
 MAX_EMPTY = 1024
 """The number of families kept whose root lives and which have no other living program: the root may
