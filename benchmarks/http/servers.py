@@ -138,9 +138,14 @@ def start_shipped(*options: str) -> Server:
 
 
 def start_vllm(
-    model: str, cache: Path, max_sequences: int = MAX_SEQUENCES, *, dtype: str = "bfloat16"
+    model: str,
+    cache: Path,
+    max_sequences: int = MAX_SEQUENCES,
+    *,
+    dtype: str = "bfloat16",
+    options: Sequence[str] = (),
 ) -> Server:
-    """Start vLLM's OpenAI server on every core.
+    """Start vLLM's OpenAI server on every core. ``options``: further ones of its command line.
 
     Raises:
         PeerMissing: vLLM is not installed.
@@ -155,7 +160,7 @@ def start_vllm(
     ]
     command += ["--model", str(model_directory(cache, model)), "--served-model-name", model]
     command += ["--dtype", dtype, "--max-model-len", str(MAX_MODEL_LEN)]
-    command += ["--max-num-seqs", str(max_sequences)]
+    command += ["--max-num-seqs", str(max_sequences), *options]
     return Server(command, port, "/health", vllm_environment(cache), _VLLM_START_S)
 
 
