@@ -337,6 +337,8 @@ async def test_a_program_that_will_not_end_is_ended(sandbox_cache: Path) -> None
     assert used is not None
     assert used.guest_cpu_s is not None
     assert used.guest_cpu_s > 0, "the time of a guest that was stopped"
+    assert used.guest_memory_bytes is not None
+    assert used.guest_memory_bytes >= 16 << 20, "it holds the interpreter"
     await node.stop()
 
 

@@ -137,8 +137,8 @@ class ProcessFigures(ResponseModel):
 
 class ProgramUsage(ResponseModel):
     """The resources that a program itself has used, without its children. ``guest_cpu_s`` and
-    ``guest_memory_bytes`` (the maximum) are set for an ended sandboxed program; the memory of a
-    Python guest is not known."""
+    ``guest_memory_bytes`` (the maximum) are set for an ended sandboxed program; the memory is not
+    known if a trap ended it."""
 
     num_prefilled_tokens: int
     num_cached_tokens: int

@@ -117,6 +117,25 @@ import gc
     assert result(make(), source) == [1, True]
 
 
+def test_the_host_sees_how_much_memory_a_guest_has(make: Make) -> None:
+    guest = make()
+    before = guest.memory_bytes()
+    assert before is not None
+    assert result(guest, f"{HEAD}    return len(bytearray(20 << 20))\n") == 20 << 20
+    after = guest.memory_bytes()
+    assert after is not None
+    assert before + (20 << 20) <= after <= MEMORY_BYTES
+
+
+def test_the_memory_of_a_guest_that_a_trap_has_ended_is_unknown(make: Make) -> None:
+    guest = make()
+    runner = PythonRunner(guest, f"{HEAD}    while True: pass\n", "", turn_bytes=1 << 20)
+    runner.attach(Answers({}, lambda level, text, fields: None))
+    with pytest.raises(engine.GuestTrapped):
+        runner.begin(launch(), 0.1)
+    assert runner.memory_bytes is None
+
+
 def test_a_launch_asks_for_no_random_bytes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 

@@ -64,6 +64,8 @@ _OF_THE_HOST = frozenset(
 )  # fmt: skip
 """The last one is the component's own ``app.py``."""
 _STAND_INS = "programs/sandbox/python/guest/stand_ins"
+_CHANGING = ("binary_format.py", "memory_image.py", "memory_size.py")
+"""The modules that change the built component."""
 _REPLACED = {
     "msgspec/__init__.py": "msgspec/__init__.py",
     "msgspec/conversion.py": "msgspec/conversion.py",
@@ -97,7 +99,8 @@ def world() -> bytes:
 def bundle_digest() -> str:
     """The SHA-256 of all files that determine the component."""
     digest = hashlib.sha256(world())
-    digest.update(_read("programs/sandbox/python/memory_image.py"))  # changes the result, too
+    for module in _CHANGING:
+        digest.update(_read(f"programs/sandbox/python/{module}"))
     for path, content in sorted(component_files().items()):
         digest.update(f"\0{path}\0{len(content)}\0".encode())
         digest.update(content)

@@ -27,6 +27,7 @@ from quire.programs.sandbox.python.bundle import (
     world,
 )
 from quire.programs.sandbox.python.memory_image import with_immortal_objects
+from quire.programs.sandbox.python.memory_size import with_memory_size
 from quire.programs.sandbox.wasm.build_processes import BuildProcesses
 from quire.programs.sandbox.wasm.cache import BuildCache
 from quire.programs.sandbox.wasm.compiler import Compiler
@@ -106,7 +107,8 @@ def _build(cache: BuildCache, processes: BuildProcesses, name: str) -> Path:
             BUILD_LIMIT_S,
             processes,
         )  # fmt: skip
-        return cache.put(name, with_immortal_objects(target.read_bytes()))
+        built = with_memory_size(with_immortal_objects(target.read_bytes()))
+        return cache.put(name, built)
 
 
 def _run(command: list[str], limit_s: float, processes: BuildProcesses) -> None:

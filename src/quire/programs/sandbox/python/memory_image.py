@@ -3,21 +3,25 @@
 The image is the data of one core module in the component. The guest has written a list of its
 objects into it (``guest.image``). Their reference counts are overwritten here with the value that
 CPython never changes (PEP 683), so that the pages with these objects stay shared between guests.
-Knows as much of WebAssembly's binary format as it needs: sections, and data segments.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
 
 from quire.core.errors import ConfigError
+from quire.programs.sandbox.python.binary_format import (
+    CORE_MODULE,
+    HEADER_BYTES,
+    number,
+    section,
+    sections,
+    signed,
+    unsigned,
+)
 from quire.programs.sandbox.python.guest.image import mark
 
-_HEADER_BYTES = 8
-_CORE_MODULE = 1
-"""A section of a component."""
 _DATA, _DATA_COUNT = 11, 12
 """Sections of a core module."""
 _ACTIVE = 0
@@ -36,15 +40,15 @@ def with_immortal_objects(component: bytes) -> bytes:
     Raises:
         ConfigError: it contains no list of objects.
     """
-    out = bytearray(component[:_HEADER_BYTES])
+    out = bytearray(component[:HEADER_BYTES])
     found = False
-    for kind, start, end in _sections(component):
+    for kind, start, end in sections(component):
         content = component[start:end]
-        if kind == _CORE_MODULE and not found:
+        if kind == CORE_MODULE and not found:
             changed = _changed_module(content)
             if changed is not None:
                 content, found = changed, True
-        out += _section(kind, content)
+        out += section(kind, content)
     if not found:
         raise ConfigError(
             "the Python sandbox was built without the list of its objects: install the version of "
@@ -55,7 +59,7 @@ def with_immortal_objects(component: bytes) -> bytes:
 
 def _changed_module(module: bytes) -> bytes | None:
     """The module with immortal objects; ``None`` if it is not the one with the image."""
-    data = next(((start, end) for kind, start, end in _sections(module) if kind == _DATA), None)
+    data = next(((start, end) for kind, start, end in sections(module) if kind == _DATA), None)
     if data is None or module.find(mark(), *data) < 0:
         return None
     try:
@@ -63,14 +67,14 @@ def _changed_module(module: bytes) -> bytes | None:
     except _Unknown:
         return None
     _make_immortal(base, image)
-    out = bytearray(module[:_HEADER_BYTES])
-    for kind, start, end in _sections(module):
+    out = bytearray(module[:HEADER_BYTES])
+    for kind, start, end in sections(module):
         content = module[start:end]
         if kind == _DATA:
             content = _one_segment(base, image)
         elif kind == _DATA_COUNT:
-            content = _unsigned(1)
-        out += _section(kind, content)
+            content = unsigned(1)
+        out += section(kind, content)
     return bytes(out)
 
 
@@ -90,42 +94,26 @@ def _listing(image: bytearray) -> tuple[array[int], int]:
     at = image.find(ends)
     while at >= 0:
         first = at + len(ends) + 8
-        number, immortal = struct.unpack_from("<II", image, first - 8)
-        last = first + 4 * number
+        count, immortal = struct.unpack_from("<II", image, first - 8)
+        last = first + 4 * count
         if image[last : last + len(ends)] == ends:
             return array("I", bytes(image[first:last])), immortal
         at = image.find(ends, at + 1)
     raise ConfigError("the memory of the Python sandbox has no complete list of its objects")
 
 
-# -- the binary format -----------------------------------------------------------------------------
-
-
-def _sections(binary: bytes) -> Iterator[tuple[int, int, int]]:
-    """Kind, start and end of each section of a component or a core module."""
-    at = _HEADER_BYTES
-    while at < len(binary):
-        size, start = _number(binary, at + 1)
-        yield binary[at], start, start + size
-        at = start + size
-
-
-def _section(kind: int, content: bytes) -> bytes:
-    return bytes([kind]) + _unsigned(len(content)) + content
-
-
 def _read_data(module: bytes, at: int) -> tuple[int, bytearray]:
     """The lowest address that a data section sets, and the memory from there on."""
     segments: list[tuple[int, int, int]] = []
-    count, at = _number(module, at)
+    count, at = number(module, at)
     for _ in range(count):
-        kind, at = _number(module, at)
+        kind, at = number(module, at)
         if kind != _ACTIVE or module[at] != _I32_CONST:
             raise _Unknown
-        address, at = _number(module, at + 1)  # below 2 GiB, so its sign does not matter
+        address, at = number(module, at + 1)  # below 2 GiB, so its sign does not matter
         if module[at] != _END:
             raise _Unknown
-        size, at = _number(module, at + 1)
+        size, at = number(module, at + 1)
         segments.append((address, at, size))
         at += size
     base = min(address for address, _, _ in segments)
@@ -137,36 +125,5 @@ def _read_data(module: bytes, at: int) -> tuple[int, bytearray]:
 
 def _one_segment(base: int, image: bytearray) -> bytes:
     """A data section with one segment, which wasmtime maps instead of copying it."""
-    head = bytes([1, _ACTIVE, _I32_CONST]) + _signed(base) + bytes([_END])
-    return head + _unsigned(len(image)) + image
-
-
-def _number(binary: bytes, at: int) -> tuple[int, int]:
-    """An unsigned LEB128 number, and the index after it."""
-    value = shift = 0
-    while True:
-        byte = binary[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, at
-
-
-def _unsigned(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _signed(value: int) -> bytes:
-    """The signed LEB128 form of a number that is not negative: its last byte has no sign bit."""
-    out = bytearray()
-    while value >= 0x40:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    head = bytes([1, _ACTIVE, _I32_CONST]) + signed(base) + bytes([_END])
+    return head + unsigned(len(image)) + image

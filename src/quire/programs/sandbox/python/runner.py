@@ -33,8 +33,8 @@ class PythonRunner:
         return self._guest.cpu_ns
 
     @property
-    def memory_bytes(self) -> None:
-        """None, because the runtime does not show a component's memory."""
+    def memory_bytes(self) -> int | None:
+        return self._guest.memory_bytes()
 
     def attach(self, answers: Answers) -> None:
         self._guest.ask = answers

@@ -30,7 +30,11 @@ _MAX_STACK_BYTES = 1 << 20
 _MAX_RANDOM_BYTES = 1 << 16
 _INSTANTIATE_TICKS = 1000
 
-_EXPORTS = ("warm", "inspect", "compile", "load", "wake")
+_EXPORTS = ("warm", "inspect", "compile", "load", "wake", "memory-pages")
+_PAGE_BYTES = 1 << 16
+"""WebAssembly's unit of memory."""
+_MEMORY_LIMIT_S = 1.0
+"""Far more than the one instruction takes that returns the size of a memory."""
 
 _NOT_INSTALLED = (
     "sandboxed programs need wasmtime, which is not installed: pip install 'quire[sandbox]'"
@@ -255,6 +259,7 @@ class PythonGuest:
         self._store = store
         self._instance = instance
         self._exports = exports
+        self._has_trapped = False
         self.ask: Ask = _no_answer
         self.cpu_ns = 0
 
@@ -277,7 +282,15 @@ class PythonGuest:
     def wake(self, events: str, limit_s: float) -> str:
         return self._call("wake", limit_s, events)
 
-    def _call(self, name: str, limit_s: float, *arguments: str) -> str:
+    def memory_bytes(self) -> int | None:
+        """The size of its memory, which never shrinks; None after a trap, which has ended the
+        instance."""
+        if self._has_trapped:
+            return None
+        num_pages: int = self._call("memory-pages", _MEMORY_LIMIT_S)
+        return num_pages * _PAGE_BYTES
+
+    def _call(self, name: str, limit_s: float, *arguments: str) -> Any:
         store = self._store
         function = self._instance.get_func(store, self._exports[name])
         store.set_epoch_deadline(num_ticks(limit_s))
@@ -287,6 +300,7 @@ class PythonGuest:
             answer = function(store, *arguments)
             function.post_return(store)
         except load_wasmtime().WasmtimeError as exc:
+            self._has_trapped = True
             raise trapped(str(exc)) from exc
         finally:
             self._engine.leave()
