@@ -148,6 +148,13 @@ def test_the_text_inside_many_elements_is_read(process: ReadingProcess, depth: i
         assert FACTS[1] in text, "the part that lies deep is missing"
 
 
+@pytest.mark.parametrize("page", ["<div>" * 300 + "{}", "<table><tr><td>{}</table>"])
+def test_a_page_that_names_no_charset_is_read_as_utf_8(process: ReadingProcess, page: str) -> None:
+    """Also where its tree is read here: if it is deep, or without a main part."""
+    text = process.read("a.html", "html", page.format("Zoë lives in Zürich.").encode())
+    assert "Zoë lives in Zürich." in text
+
+
 def test_elements_inside_too_many_are_refused(process: ReadingProcess) -> None:
     with pytest.raises(InvalidArgument, match="has elements that are nested too deeply"):
         process.read("deep.html", "html", b"<p>first</p>" + b"<div>" * 20_000 + b"deep")

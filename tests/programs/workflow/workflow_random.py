@@ -39,7 +39,7 @@ class RandomApp:
         self.types = {"question": "text", "items": "texts", "documents": "documents"}
         self.sized = {"items"}
         self.guarded = set[str]()
-        self.stored = False
+        self.stored = self.stored_by_chance = False
         self.nodes: list[Node] = []
         self._add(
             "chunker", {"documents": "documents"}, "texts", config={"chunk_size": 7, "overlap": 2}
@@ -140,7 +140,8 @@ class RandomApp:
         )
         self.stored = True
         inputs = {name: "texts", vectors: "vectors"}
-        self._add("vectors", inputs, "done", self._annotation(name), {"operation": "ingest"})
+        made = self._add("vectors", inputs, "done", self._annotation(name), {"operation": "ingest"})
+        self.stored_by_chance |= made in self.guarded
         return None
 
     def _search(self) -> str | None:
@@ -149,7 +150,8 @@ class RandomApp:
             return None
         config = {"operation": "search", "top_k": self._draw(st.integers(1, 4))}
         made = self._add("vectors", {name: "vectors"}, "texts", self._annotation(name), config)
-        self.sized.add(made)
+        if not self.stored_by_chance:  # otherwise it finds fewer if little is stored
+            self.sized.add(made)
         return made
 
     def _web_search(self) -> str:

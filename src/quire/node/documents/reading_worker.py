@@ -59,10 +59,20 @@ def _parsed(file: bytes, *, huge: bool) -> tuple[Any, bool]:
     import lxml.etree
     import lxml.html
 
-    parser = lxml.html.HTMLParser(huge_tree=huge)
+    parser = lxml.html.HTMLParser(huge_tree=huge, encoding=_encoding(file))
     tree = lxml.html.document_fromstring(file, parser=parser)
     limit = lxml.etree.ErrorTypes.ERR_RESOURCE_LIMIT
     return tree, not parser.error_log.filter_types(limit)
+
+
+def _encoding(file: bytes) -> str | None:
+    """UTF-8 if the bytes are that, as trafilatura reads them; None: the one that the page names, or
+    Latin-1."""
+    try:
+        file.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if file.isascii() else "utf-8"
 
 
 def pdf_text(file: bytes) -> str:

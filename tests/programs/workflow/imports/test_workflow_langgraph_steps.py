@@ -19,7 +19,8 @@ from state_graphs import ITS_OWN, PARTS, PRETENDED, Parts, PretendedGraph
 
 from quire.core.errors import ProgramFailed
 from quire.programs.workflow import workflow
-from quire.programs.workflow.imports import import_state_graph
+from quire.programs.workflow.execution import scheduler
+from quire.programs.workflow.imports import import_state_graph, supersteps
 from quire.testing import LocalNode
 
 
@@ -208,6 +209,20 @@ async def test_the_recursion_limit_is_langgraphs(parts: Parts, limit: int, enoug
         if parts is not PRETENDED:
             with pytest.raises(RecursionError):
                 await graph.ainvoke({"num": 0})
+
+
+async def test_a_loop_that_reaches_no_recursion_limit_ends_with_it_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nine primitives are the first growth, and a run and a growth for each of four steps."""
+    for module in (scheduler, supersteps):
+        monkeypatch.setattr(module, "MAX_GROWN_PRIMITIVES", 10)
+    told = (
+        "supersteps: the graph has done 4 steps, in which its nodes ran 4 times, and a query has "
+        "at most 10 steps and runs together: let it end earlier; a recursion_limit"
+    )
+    with pytest.raises(ProgramFailed, match=told):
+        await ran(counting(PRETENDED), {"num": 0})
 
 
 async def test_two_that_overwrite_one_key_in_a_step_of_a_loop_are_refused() -> None:

@@ -14,6 +14,8 @@ from quire.programs.workflow.graphs.values import Ref, ValueType
 DONE_MARK = "done."
 MAX_PRIMITIVES = 4096
 """The most primitives of a graph as it is built."""
+MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
+"""The most primitives of a query after growth, those that have ended included."""
 
 
 def too_many_primitives(node: str) -> InvalidArgument:

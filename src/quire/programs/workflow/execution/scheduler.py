@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
 from quire.programs.api.encode import EncoderBatches
-from quire.programs.workflow.components.building import MAX_PRIMITIVES
+from quire.programs.workflow.components.building import MAX_GROWN_PRIMITIVES
 from quire.programs.workflow.execution.answer_text import SaidText
 from quire.programs.workflow.execution.recording import NO_RECORD, OutcomeUnknown, QueryRecord
 from quire.programs.workflow.execution.watching import PrimitiveStep, StepLog, Watcher
@@ -27,8 +27,6 @@ from quire.programs.workflow.graphs.values import Ref, plain
 from quire.programs.workflow.speculation import Experience, Speculator
 from quire.programs.workflow.template.growth import Growth
 
-MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
-"""The most primitives of a query after growth, those that have ended included."""
 LOSSES = (EngineLost, PageLost)
 PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 """The pauses before a primitive runs again. Most engines come back within seconds; if a large model

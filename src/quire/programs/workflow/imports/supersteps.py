@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.building import MAX_GROWN_PRIMITIVES
 from quire.programs.workflow.imports.graph_output import output_of
 from quire.programs.workflow.imports.graph_shape import END, START, GraphShape, Join
 from quire.programs.workflow.imports.node_runs import Leads, NodeRuns, SentInput
@@ -45,7 +46,7 @@ class Superstep:
     """The state behind a step, and what is left to run. ``pulled``: the nodes that run on the state
     next. ``sent``: those that run on an input of their own. ``arrived``: the nodes of each join
     that have ended since it last led on. ``deferred``: nodes that wait until nothing else leads
-    anywhere."""
+    anywhere. ``num_primitives``: of the query so far, a run of a node or a growth each."""
 
     number: int
     state: Mapping[str, Any]
@@ -53,6 +54,7 @@ class Superstep:
     sent: tuple[tuple[str, Any], ...]
     arrived: Mapping[Join, frozenset[str]]
     deferred: frozenset[str]
+    num_primitives: int
 
     def runs(self) -> list[StepRun]:
         """Return the runs of the next step: those on the state by name, then those that were
@@ -99,7 +101,7 @@ class Supersteps:
             self._with_managed(whole, 0)
         )
         begun = EndedRun(Update((0, 0, START), START, frozenset(), {}), leads)
-        before = Superstep(-1, whole, frozenset(), (), {}, frozenset())
+        before = Superstep(-1, whole, frozenset(), (), {}, frozenset(), -1)
         return self._grown(self._behind(before, [begun]))
 
     async def lead_on(self, superstep: Superstep, **ended: EndedRun) -> dict[str, Any] | Growth:
@@ -140,7 +142,8 @@ class Supersteps:
         sent = tuple(sent for one in ended for sent in one.leads.sent)
         if not pulled:  # what was sent does not count: deferred nodes run beside it
             pulled = deferred | (full & self._deferred)
-        return Superstep(before.number + 1, state, pulled, sent, arrived, deferred)
+        num_primitives = before.num_primitives + len(ended) + 1
+        return Superstep(before.number + 1, state, pulled, sent, arrived, deferred, num_primitives)
 
     def _arrived(self, join: Join, before: Superstep, ended: set[str]) -> frozenset[str]:
         starts, end = join
@@ -156,6 +159,14 @@ class Supersteps:
                 f"the graph has done {superstep.number} steps, and its recursion limit is "
                 f"{self._limit}: let it end earlier, or raise the limit with "
                 'with_config({"recursion_limit": ...}) of the compiled graph',
+                param="recursion_limit",
+            )
+        if superstep.num_primitives + len(runs) + 1 > MAX_GROWN_PRIMITIVES:
+            num_runs = superstep.num_primitives - superstep.number - 1
+            raise InvalidArgument(
+                f"the graph has done {superstep.number} steps, in which its nodes ran {num_runs} "
+                f"times, and a query has at most {MAX_GROWN_PRIMITIVES} steps and runs together: "
+                "let it end earlier; a recursion_limit ends a loop that may have no end sooner",
                 param="recursion_limit",
             )
         if not runs:
