@@ -15,7 +15,8 @@ DONE_MARK = "done."
 MAX_PRIMITIVES = 4096
 """The most primitives of a graph as it is built."""
 MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
-"""The most primitives of a query after growth, those that have ended included."""
+"""The most primitives of a query after growth, those that have ended included, and of a graph that
+a pass has made."""
 
 
 def too_many_primitives(node: str) -> InvalidArgument:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.components.building import MAX_PRIMITIVES
+from quire.programs.workflow.components.building import MAX_GROWN_PRIMITIVES
 from quire.programs.workflow.engines.durations import seconds_alone
 from quire.programs.workflow.graphs.graph import PrimitiveGraph
 from quire.programs.workflow.graphs.primitives import Op
@@ -59,10 +59,11 @@ def _applied(name: str, rule: Pass, before: PrimitiveGraph, profiles: Profiles) 
     a developer that breaks another rule."""
     is_ours = (name, rule) in KNOWN
     result = rule(before, profiles) if is_ours else applied(name, rule, before, profiles)
-    if len(result.graph.primitives) > 4 * MAX_PRIMITIVES:
+    if len(result.graph.primitives) > MAX_GROWN_PRIMITIVES:
         raise InvalidArgument(
             f"the pass {name!r} made a graph of {len(result.graph.primitives)} primitives; at most "
-            f"{4 * MAX_PRIMITIVES} are allowed: ask for fewer elements, or let the pass make fewer",
+            f"{MAX_GROWN_PRIMITIVES} are allowed: ask for fewer elements, or let the pass make "
+            "fewer",
             param="passes",
         )
     return result
