@@ -14,7 +14,8 @@ not run at higher rates.
 
 With ``--systems`` only these are played (without a name: none) and the others are read from the
 file that an earlier run wrote to ``--out``, if its trace and its engine are the same. With
-``--apart NAME`` no file is read, and what is written has NAME behind the workload.
+``--further`` these systems too are played only at loads that the file lacks. With ``--apart NAME``
+no file is read, and what is written has NAME behind the workload.
 Deterministic: a second run gives the same rows.
 """
 
@@ -37,6 +38,7 @@ from benchmarks.autellix.sweep import (
     TAILS,
     TIMES_ALONE,
     Contender,
+    KeptRows,
     Row,
     Trace,
     latency_alone_s,
@@ -70,14 +72,21 @@ def settings_of(trace: Trace) -> dict[str, Any]:
     return made
 
 
-def earlier_rows(path: Path, settings: Mapping[str, Any], played: Sequence[str]) -> list[Row]:
-    """Return the rows in ``path`` of systems that are not in ``played``."""
+def earlier_rows(path: Path, settings: Mapping[str, Any], *, may_lack_loads: bool) -> list[Row]:
+    """Return the rows in ``path``, which are of the same trace and engine. ``may_lack_loads``: some
+    loads of ``settings`` may be missing there."""
     if not path.exists():
-        raise SystemExit(f"{path} does not exist: run without --systems first")
+        raise SystemExit(f"{path} does not exist: run without --systems and --further first")
     found = json.loads(path.read_text(encoding="utf-8"))
-    if {key: found.get(key) for key in settings} != settings:
-        raise SystemExit(f"{path} is of another trace or engine: run without --systems")
-    return [row for row in found["rows"] if row["system"] not in played]
+    own = {key: found.get(key) for key in settings}
+    loads = settings["trace"]["loads"]
+    if may_lack_loads and own["trace"] and set(own["trace"]["loads"]) <= set(loads):
+        own["trace"] = own["trace"] | {"loads": loads}
+    if own != settings:
+        raise SystemExit(
+            f"{path} is of {own}, and this run of {settings}: run without --systems and --further"
+        )
+    return list(found["rows"])
 
 
 def throughputs(rows: Sequence[Row], alone_s: float) -> list[dict[str, str]]:
@@ -135,12 +144,19 @@ def examine_workload(workload: str, names: Sequence[str], arguments: Any, *, is_
     settings = settings_of(trace)
     name = f"{workload}-{arguments.apart}" if arguments.apart else workload
     stem = f"autellix-curves-{name}"
-    earlier = earlier_rows(arguments.out / f"{stem}.json", settings, names) if is_part else []
+    earlier: list[Row] = []
+    if is_part:
+        path = arguments.out / f"{stem}.json"
+        earlier = earlier_rows(path, settings, may_lack_loads=arguments.further)
+    kept = KeptRows(None)
+    for row in earlier if arguments.further else ():
+        kept.add(row)
     alone_s = latency_alone_s(workload, ENGINE)
     slo_s = max(TIMES_ALONE) * alone_s
     contenders = {name: Contender(SYSTEMS[name], ENGINE) for name in names}
     here = {"commit": commit()}  # rows of several runs may stand in one file
-    rows = earlier + [here | row for row in sweep(trace, contenders, slo_s, arguments.jobs)]
+    found = sweep(trace, contenders, slo_s, arguments.jobs, kept)
+    rows = [row for row in earlier if row["system"] not in names] + [here | row for row in found]
     table = throughputs(rows, alone_s)
     title = f"{workload}: rate at multiples of {1000 * alone_s:.1f} ms/token"
     print_table(title, table)
@@ -165,6 +181,8 @@ def main() -> None:
     made.add_argument("--loads", nargs="+", type=float, help="rising (default: those stated)")
     made.add_argument("--systems", nargs="*", choices=SYSTEMS, default=None,
                       help="play only these, and read the others from --out")  # fmt: skip
+    made.add_argument("--further", action="store_true",
+                      help="play only what --out lacks: loads may be new")  # fmt: skip
     made.add_argument("--apart", help="play --systems alone, in files with this in their names")
     arguments = made.parse_args()
     quick = ("sharegpt", "mixed") if arguments.quick else tuple(NUM_PROGRAMS)
@@ -172,7 +190,8 @@ def main() -> None:
         names = QUICK_SYSTEMS if arguments.quick else tuple(SYSTEMS)
         if arguments.systems is not None:
             names = tuple(arguments.systems)
-        is_part = arguments.systems is not None and arguments.apart is None
+        is_part = arguments.further or arguments.systems is not None
+        is_part = is_part and arguments.apart is None
         examine_workload(workload, names, arguments, is_part=is_part)
 
 

@@ -12,7 +12,7 @@ kind that are not played:
 - ``calls``: how many calls the program still makes, each of the mean length of its kind.
 - ``calls, current``: both.
 - ``quire, taught``: the policy ``quire``, which has seen 256 programs of each kind end before the
-  trace begins.
+  trace begins (``--taught``: another number).
 
 ``closed`` is the share of the distance from ``atlas`` (``plas`` where all have one thread) to
 ``srpt``: the median of the seeds, and the worst seed in brackets. Deterministic: a second run gives
@@ -196,7 +196,7 @@ POLICIES = ("plas", "atlas", "quire", "gittins", "srpt")
 ORACLES = ("quire, taught", "kind", "calls so far", "current", "calls", "calls, current")
 
 
-def oracle(name: str, study: Study, plans: Sequence[ProgramPlan]) -> Made:
+def oracle(name: str, study: Study, plans: Sequence[ProgramPlan], num_taught: int) -> Made:
     by_kind: dict[str, list[ProgramPlan]] = defaultdict(list)
     for plan in draw_programs(create_workload(study.workload), 3000, ~study.seed):
         by_kind[plan.kind].append(plan)
@@ -204,7 +204,7 @@ def oracle(name: str, study: Study, plans: Sequence[ProgramPlan]) -> Made:
     if name == "kind":
         return partial(GittinsOfKind, plans=plans, kinds=kinds)
     if name == "quire, taught":
-        samples = [one for own in by_kind.values() for one in own[:NUM_TAUGHT]]
+        samples = [one for own in by_kind.values() for one in own[:num_taught]]
         return lambda works: taught(samples)
     return partial(
         Oracle,
@@ -215,10 +215,10 @@ def oracle(name: str, study: Study, plans: Sequence[ProgramPlan]) -> Made:
     )
 
 
-def play(run: tuple[Study, str]) -> Row:
-    study, name = run[0].settled(), run[1]
+def play(run: tuple[Study, str, int]) -> Row:
+    study, name, num_taught = run[0].settled(), run[1], run[2]
     plans, times_s = study.drawn()
-    made = oracle(name, study, plans)
+    made = oracle(name, study, plans, num_taught)
     scheduler = SchedulerConfig(policy="fcfs", step_quantum_s=MESSAGE_S)
     played = SimulationRun(plans, times_s, study.engines, scheduler, policy=made).run()
     summary = summarize(played.outcomes)
@@ -257,17 +257,19 @@ def main() -> None:
     made.add_argument("--workloads", nargs="+", choices=NUM_PROGRAMS, default=["mixed"])
     made.add_argument("--loads", nargs="+", type=float, default=[0.8, 0.95, 1.5])
     made.add_argument("--oracles", nargs="+", choices=ORACLES, default=[*ORACLES])
+    made.add_argument("--taught", type=int, default=NUM_TAUGHT, metavar="PROGRAMS",
+                      help="of each kind, by which quire is taught")  # fmt: skip
     made.add_argument("--references", type=Path, default=ROOT / "benchmarks" / "results",
                       help="folder with the rows of quire_policy.py")  # fmt: skip
     arguments = made.parse_args()
-    seeds = arguments.seeds or [0, 1, 2]
+    seeds, num_taught = arguments.seeds or [0, 1, 2], arguments.taught
     rows: list[Row] = []
     for workload in arguments.workloads:
         number = NUM_PROGRAMS[workload] // (QUICK_SHARE if arguments.quick else 1)
         references = arguments.references / f"autellix-quire_policy-{workload}.json"
         for load in arguments.loads:
             runs = [
-                (Study(workload, number, seed=seed, engines=ENGINE, load=load), name)
+                (Study(workload, number, seed=seed, engines=ENGINE, load=load), name, num_taught)
                 for seed in seeds
                 for name in arguments.oracles
             ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
 from statistics import median
 from typing import Literal
 
@@ -49,11 +49,15 @@ def ratio_of(ours: Rate, other: Rate) -> Rate | None:
 
 
 def median_of(rates: Sequence[Rate]) -> str:
-    """Return the median as text for a table, preceded by the signs of the rates that are bounds."""
+    """Return the median as text for a table, preceded by ``>`` or ``<`` if it may be higher or
+    lower, because some rates are bounds."""
     if not rates:
         return "-"
-    bounds = sorted({one.bound for one in rates} - {""})
-    return f"{'/'.join(bounds)}{median(one.value for one in rates):.3g}"
+    value = median(one.value for one in rates)
+    least = median(0.0 if one.bound == "<" else one.value for one in rates)
+    most = median(inf if one.bound == ">" else one.value for one in rates)
+    bounds = ["<"] * (least < value) + [">"] * (most > value)
+    return f"{'/'.join(bounds)}{value:.3g}"
 
 
 def over(ours: Mapping[int, Rate], other: Mapping[int, Rate]) -> str:

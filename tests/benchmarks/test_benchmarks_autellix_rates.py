@@ -6,7 +6,7 @@ from math import inf, sqrt
 
 import pytest
 
-from benchmarks.autellix.rates import Rate, rate_at, ratio_of
+from benchmarks.autellix.rates import Rate, median_of, rate_at, ratio_of
 
 
 def test_between_two_rates_the_curve_is_straight_on_logarithmic_axes() -> None:
@@ -35,3 +35,20 @@ def test_a_ratio_is_a_bound_where_one_of_its_parts_is() -> None:
     assert ratio_of(Rate(3.0), Rate(2.0, ">")) == Rate(1.5, "<")
     assert ratio_of(Rate(3.0, ">"), Rate(2.0, "<")) == Rate(1.5, ">")
     assert ratio_of(Rate(3.0, ">"), Rate(2.0, ">")) is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "text"),
+    [
+        ([Rate(1.0), Rate(2.0), Rate(3.0, ">")], "2"),
+        ([Rate(1.0, ">"), Rate(2.0), Rate(3.0)], ">2"),
+        ([Rate(1.0), Rate(2.0, ">"), Rate(3.0)], ">2"),
+        ([Rate(1.0, "<"), Rate(2.0), Rate(3.0)], "2"),
+        ([Rate(1.0), Rate(2.0), Rate(3.0, "<")], "<2"),
+        ([Rate(1.0, ">"), Rate(2.0), Rate(3.0, "<")], "</>2"),
+        ([Rate(1.0), Rate(3.0, ">")], ">2"),
+        ([], "-"),
+    ],
+)
+def test_a_median_is_a_bound_only_if_a_bound_may_move_it(rates: list[Rate], text: str) -> None:
+    assert median_of(rates) == text
