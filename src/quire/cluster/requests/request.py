@@ -197,7 +197,10 @@ class Request:
         """Whether several engines can compute its prompt: it is a completion with one prompt, or a
         chat of texts and images, and does not ask for log probabilities of its prompt, which an
         engine has only of what it computes itself. One with a field of the calls is not: its node
-        refuses it."""
+        refuses it. Nor is one whose prompt the calls cannot tell: it is to be truncated, or its
+        template is to see documents."""
+        if self.fields.get("truncate_prompt_tokens") is not None or self.fields.get("documents"):
+            return False
         if self._wants_prompt_logprobs or self.field_of_calls is not None:
             return False
         if self.path != CHAT:
@@ -212,6 +215,11 @@ class Request:
         fields = self.fields
         of_echo = bool(fields.get("echo")) and fields.get("logprobs") is not None
         return of_echo or fields.get("prompt_logprobs") is not None
+
+    @property
+    def uses_cache(self) -> bool:
+        """Whether its prompt comes from the prefix caches of engines and goes into them."""
+        return self.fields.get("cache_salt") is None
 
     @cached_property
     def has_images(self) -> bool:

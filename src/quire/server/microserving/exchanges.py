@@ -81,7 +81,7 @@ class Exchanges:
             caller_of(request),
             "prep_recv",
             body.request_id,
-            prompt.digest(end) + b"%d" % round(body.ttl_s * 1000),
+            prompt.digest(end) + _salt(body) + b"%d" % round(body.ttl_s * 1000),
             lambda: self._prepare(caller, prompt, end, body),
         )
 
@@ -93,7 +93,7 @@ class Exchanges:
         asked = PrepareRequest(
             model=model.id,
             tokens=prompt.tokens[:end],
-            num_known=min([end, *(one.start for one in prompt.images)]),
+            num_known=prompt.num_known(end) if body.cache_salt is None else 0,
             key=addresses.lease_key(nonce),
             ttl_s=body.ttl_s,
             priority=priority_of(body),
@@ -144,6 +144,7 @@ class Exchanges:
             target=self.addresses.target(address),
             content=address.content,
             priority=priority_of(body),
+            cache=body.cache_salt is None,
         )
         if asked.begin >= end:  # the receiver has everything already
             return RemoteSendAnswer(num_tokens=0, num_bytes=0, elapsed_s=0.0, transport="")
@@ -159,7 +160,10 @@ class Exchanges:
             caller_of(request),
             "remote_send",
             body.request_id,
-            prompt.digest(end) + b"%d" % begin + self.addresses.identity(body.kv_addr_info),
+            prompt.digest(end)
+            + _salt(body)
+            + b"%d" % begin
+            + self.addresses.identity(body.kv_addr_info),
             lambda: result_of(caller, remote_send, asked),
         )
         return RemoteSendAnswer(
@@ -222,7 +226,7 @@ class Exchanges:
         """Have what is cached of the prompt evicted later than the rest."""
         model = self.node.model(body.model)
         tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
-        asked = PinnedPrefix(model.id, tokens, body.price, body.ttl_s)
+        asked = PinnedPrefix(model.id, tokens, body.price, body.ttl_s, priority_of(body))
         pinned = await result_of(Caller(request, body, model, len(tokens)), pin, asked)
         return PinAnswer(num_tokens=pinned.num_tokens, expires_in_s=body.ttl_s)
 
@@ -301,6 +305,11 @@ class _Taking:
             )
         lease: LeaseName = self.addresses.lease(address)
         return replace(asked, lease=lease, num_leased=min(begin, len(asked.prompt) - 1))
+
+
+def _salt(body: IdentityFields) -> bytes:
+    """Return what tells requests that use the prefix cache from those that do not."""
+    return b"" if body.cache_salt is None else b"salted"
 
 
 async def _prompt_of(
