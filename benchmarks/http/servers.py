@@ -14,7 +14,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -114,6 +115,18 @@ def _environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **changes}
 
 
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Let what is started within run on ``core`` alone; None: on any core."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -138,9 +151,15 @@ def start_shipped(*options: str) -> Server:
 
 
 def start_vllm(
-    model: str, cache: Path, max_sequences: int = MAX_SEQUENCES, *, dtype: str = "bfloat16"
+    model: str,
+    cache: Path,
+    max_sequences: int = MAX_SEQUENCES,
+    *,
+    dtype: str = "bfloat16",
+    max_model_len: int = MAX_MODEL_LEN,
+    core: int | None = None,
 ) -> Server:
-    """Start vLLM's OpenAI server on every core.
+    """Start vLLM's OpenAI server on ``core``, None: on every core.
 
     Raises:
         PeerMissing: vLLM is not installed.
@@ -154,9 +173,13 @@ def start_vllm(
         str(port),
     ]
     command += ["--model", str(model_directory(cache, model)), "--served-model-name", model]
-    command += ["--dtype", dtype, "--max-model-len", str(MAX_MODEL_LEN)]
+    command += ["--dtype", dtype, "--max-model-len", str(max_model_len)]
     command += ["--max-num-seqs", str(max_sequences)]
-    return Server(command, port, "/health", vllm_environment(cache), _VLLM_START_S)
+    environment = vllm_environment(cache)
+    if core is not None:
+        environment |= {"VLLM_CPU_OMP_THREADS_BIND": str(core), "OMP_NUM_THREADS": "1"}
+    with on_core(core):
+        return Server(command, port, "/health", environment, _VLLM_START_S)
 
 
 def start_transformers(model: str, cache: Path) -> Server:
