@@ -78,9 +78,9 @@ class MemoryOperations:
         self._exchange.forward_begins(planned, written)
 
     def run(self, operations: Sequence[BatchOperation], failures: RowFailures) -> None:
-        """Apply all in order. An operation that cannot be applied fails alone. Only one that opens a
-        sequence can fail by a request, which is told so; the words of any other failure are logged,
-        because control has checked what it asks for."""
+        """Apply all in order. An operation that cannot be applied fails alone. Only one that opens
+        a sequence can fail by a request, which is told so. The words of any other failure are
+        logged: control has checked what it asks for."""
         for index, operation in enumerate(operations):
             check_message(getattr(operation, "group", 0) == 0, "this engine has one layer group")
             try:
