@@ -67,7 +67,8 @@ class BegunWork:
     ``leases``: those that no ``start_generate`` has used yet, each with the function that ends it;
     ``lost``: the names of the engines that the request has lost, or that took nothing; ``left``:
     those among them that live and load their engine again, and where it has not waited a second
-    time; ``full``: those that took none of the calls with small answers."""
+    time; ``full``: those that took none of the calls with small answers;
+    ``num_refused``: how often an engine has answered that it takes nothing now."""
 
     def __init__(self) -> None:
         self.answers: list[RoutedAnswer] = []
@@ -75,7 +76,13 @@ class BegunWork:
         self.lost: set[str] = set()
         self.left: set[str] = set()
         self.full: set[str] = set()
+        self.num_refused = 0
         self._reporting: set[asyncio.Task[Any]] = set()
+
+    def refused_by(self, engine: str) -> None:
+        """Note that ``engine`` takes nothing now."""
+        self.lost.add(engine)
+        self.num_refused += 1
 
     def keep(self, call: asyncio.Task[T], on_result: Callable[[T], None]) -> None:
         """Let ``call`` go on although the request does not wait for it any more: it has only its
