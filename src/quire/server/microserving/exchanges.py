@@ -35,7 +35,12 @@ from quire.server.microserving.addresses import KvAddress, KvAddresses
 from quire.server.microserving.calls import Caller, result_of
 from quire.server.microserving.live_index import SHORT_KEY_BYTES, packed
 from quire.server.microserving.once import OnceByRequest
-from quire.server.microserving.prompts import ExchangePrompt, prompt_tokens, with_images
+from quire.server.microserving.prompts import (
+    ExchangePrompt,
+    adapter_of,
+    prompt_tokens,
+    with_images,
+)
 from quire.server.planning import room_for
 from quire.server.requests.identity import priority_of
 from quire.server.schemas.generation import IdentityFields
@@ -108,7 +113,7 @@ class Exchanges:
             nonce=nonce,
             data_address=leased.address,
             content=leased.content,
-            adapter=_adapter_of(model),
+            adapter=adapter_of(model),
             begin=leased.num_matched,
             end=end,
             tokens=prompt.digest(end),
@@ -241,7 +246,7 @@ class Exchanges:
         info, known = model.info, tokens
         if info.images is not None and info.images.token in tokens:  # images have no keys
             known = tokens[: tokens.index(info.images.token)]
-        root = root_key(info.content, caller_of(request), _adapter_of(model))
+        root = root_key(info.content, caller_of(request), adapter_of(model))
         page_size = info.pool.page_size
         keys = await asyncio.to_thread(prompt_keys, root, page_size, known)
         return PromptPages(
@@ -324,13 +329,6 @@ async def _prompt_of(
     return await asyncio.to_thread(with_images, model, tokens, body.images)
 
 
-def _adapter_of(model: ServedModel) -> str | None:
-    """Return the digest of the weights of the model's adapter; None without one."""
-    if model.adapter is None:
-        return None
-    return next(one.digest for one in model.info.adapters if one.name == model.adapter)
-
-
 def _check_same(model: ServedModel, address: KvAddress) -> None:
     if model.info.content != address.content:
         raise InvalidArgument(
@@ -338,7 +336,7 @@ def _check_same(model: ServedModel, address: KvAddress) -> None:
             f"{model.info.content!r} here: name the same model, in the same form",
             param="model",
         )
-    adapter = _adapter_of(model)
+    adapter = adapter_of(model)
     if adapter != address.adapter:
         raise InvalidArgument(
             f"the lease is for adapter {address.adapter}, and model {model.id!r} runs with "

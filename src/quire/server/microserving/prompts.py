@@ -124,3 +124,10 @@ def with_images(
             param="images",
         )
     return ExchangePrompt(*expand_images(tokens, files, accepted, model.max_tokens))
+
+
+def adapter_of(model: ServedModel) -> str | None:
+    """Return the digest of the weights of the model's adapter; None without one."""
+    if model.adapter is None:
+        return None
+    return next(one.digest for one in model.info.adapters if one.name == model.adapter)
