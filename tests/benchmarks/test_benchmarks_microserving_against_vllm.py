@@ -14,6 +14,7 @@ from benchmarks.microserving.against_vllm import (
     MAX_TOKENS,
     VLLM,
     Answered,
+    Load,
     medians_of,
     panels_of,
     plans_of,
@@ -21,11 +22,15 @@ from benchmarks.microserving.against_vllm import (
     tokens_of,
     turns_of,
 )
+from quire.cluster.simulation import Lengths
 
 
-@pytest.mark.parametrize("label", LOADS)
-def test_no_request_is_longer_than_the_model(label: str) -> None:
-    plans = plans_of(LOADS[label], 1.0, 400, 0)
+LONG = Load(Lengths(2000, 1.0, "lognormal"), Lengths(2000, 1.0, "lognormal"), (1.0,))
+
+
+@pytest.mark.parametrize("load", [*LOADS.values(), LONG])
+def test_no_request_is_longer_than_the_model(load: Load) -> None:
+    plans = plans_of(load, 1.0, 400, 0)
     lengths = [(len(plan.prompt), plan.num_output) for plan in plans]
     assert max(map(sum, lengths)) <= MAX_TOKENS
     assert min(map(min, lengths)) >= 1
