@@ -24,7 +24,6 @@ from benchmarks.microserving.against_vllm import (
 )
 from quire.cluster.simulation import Lengths
 
-
 LONG = Load(Lengths(2000, 1.0, "lognormal"), Lengths(2000, 1.0, "lognormal"), (1.0,))
 
 
