@@ -61,10 +61,14 @@ class Server:
             env=_environment(environment or {}),
             start_new_session=True,
         )
-        while not self._answers(path):
-            if self._process.poll() is not None or time.perf_counter() - started_s > timeout_s:
-                raise ServerFailed(self._last_words())
-            time.sleep(_POLL_S)
+        try:
+            while not self._answers(path):
+                if self._process.poll() is not None or time.perf_counter() - started_s > timeout_s:
+                    raise ServerFailed(self._last_words())
+                time.sleep(_POLL_S)
+        except KeyboardInterrupt:  # no context has been entered that would end it
+            self.close()
+            raise
         self.ready_s = time.perf_counter() - started_s
 
     @property
