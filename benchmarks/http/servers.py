@@ -14,7 +14,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -60,10 +61,14 @@ class Server:
             env=_environment(environment or {}),
             start_new_session=True,
         )
-        while not self._answers(path):
-            if self._process.poll() is not None or time.perf_counter() - started_s > timeout_s:
-                raise ServerFailed(self._last_words())
-            time.sleep(_POLL_S)
+        try:
+            while not self._answers(path):
+                if self._process.poll() is not None or time.perf_counter() - started_s > timeout_s:
+                    raise ServerFailed(self._last_words())
+                time.sleep(_POLL_S)
+        except KeyboardInterrupt:  # no context has been entered that would end it
+            self.close()
+            raise
         self.ready_s = time.perf_counter() - started_s
 
     @property
@@ -114,6 +119,18 @@ def _environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **changes}
 
 
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Let what is started within run on ``core`` alone; None: on any core."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -143,9 +160,12 @@ def start_vllm(
     max_sequences: int = MAX_SEQUENCES,
     *,
     dtype: str = "bfloat16",
+    max_model_len: int = MAX_MODEL_LEN,
+    core: int | None = None,
     options: Sequence[str] = (),
 ) -> Server:
-    """Start vLLM's OpenAI server on every core. ``options``: further ones of its command line.
+    """Start vLLM's OpenAI server on ``core``, None: on every core. ``options``: further ones of its
+    command line.
 
     Raises:
         PeerMissing: vLLM is not installed.
@@ -159,9 +179,13 @@ def start_vllm(
         str(port),
     ]
     command += ["--model", str(model_directory(cache, model)), "--served-model-name", model]
-    command += ["--dtype", dtype, "--max-model-len", str(MAX_MODEL_LEN)]
+    command += ["--dtype", dtype, "--max-model-len", str(max_model_len)]
     command += ["--max-num-seqs", str(max_sequences), *options]
-    return Server(command, port, "/health", vllm_environment(cache), _VLLM_START_S)
+    environment = vllm_environment(cache)
+    if core is not None:
+        environment |= {"VLLM_CPU_OMP_THREADS_BIND": str(core), "OMP_NUM_THREADS": "1"}
+    with on_core(core):
+        return Server(command, port, "/health", environment, _VLLM_START_S)
 
 
 def start_transformers(model: str, cache: Path) -> Server:

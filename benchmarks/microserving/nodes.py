@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.http.servers import Server, free_port
+from benchmarks.http.servers import Server, free_port, on_core
 
 MODEL = "m"
 """What the nodes call their model."""
@@ -22,14 +22,20 @@ def new_key(scratch: Path) -> Path:
 
 
 def start_node(
-    directory: Path, key_file: Path, dtype: str, num_threads: int, *options: str
+    directory: Path,
+    key_file: Path,
+    dtype: str,
+    num_threads: int,
+    *options: str,
+    core: int | None = None,
 ) -> Server:
-    """Start a node that serves the model of ``directory``."""
+    """Start a node that serves the model of ``directory`` on ``core``, None: on any core."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli", "serve", str(directory), "--port", str(port)]
     command += ["--model-name", MODEL, "--dtype", dtype, "--num-threads", str(num_threads)]
     command += ["--cluster-key-file", str(key_file), "--no-log-requests"]
-    return Server([*command, *options], port, "/ready")
+    with on_core(core):
+        return Server([*command, *options], port, "/ready")
 
 
 def start_router(nodes: Sequence[Server], strategy: str, *options: str) -> Server:

@@ -21,13 +21,11 @@ and client another one.
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.http.servers import Server, start_quire
+from benchmarks.http.servers import Server, on_core, start_quire
 from benchmarks.http.stream_client import completion_body, stream, stream_all
 from benchmarks.measurement import figure, ratio, take_turns
 from benchmarks.microserving.nodes import new_key, start_router
@@ -83,10 +81,10 @@ def measure(arguments: Any, model: str) -> dict[str, Any]:
         options = list(shared)
         if arguments.num_threads is not None:
             options += ["--num-threads", str(arguments.num_threads)]
-        with _on(arguments.node_core):
+        with on_core(arguments.node_core):
             node = stack.enter_context(start_quire(model, arguments.cache, *options))
         routes = [*shared, *(["--resume"] if arguments.resume else [])]
-        stack.enter_context(_on(arguments.router_core))
+        stack.enter_context(on_core(arguments.router_core))
         router = stack.enter_context(start_router([node], arguments.strategy, *routes))
         seeds = iter(range(1_000_000))
         turns = {
@@ -117,18 +115,6 @@ def measure(arguments: Any, model: str) -> dict[str, Any]:
         "router_cpu_us_per_event": figure(of("router", "router_cpu_us_per_event")).rounded(),
         "node_cpu_us_per_event": figure(of("node", "node_cpu_us_per_event")).rounded(),
     }
-
-
-@contextmanager
-def _on(core: int | None) -> Iterator[None]:
-    """Let what is started within run on ``core`` alone; None: on any core."""
-    before = os.sched_getaffinity(0)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _of(rounds: dict[str, list[dict[str, float]]], name: str, field: str) -> list[float]:

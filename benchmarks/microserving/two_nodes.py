@@ -15,7 +15,6 @@ when it came. The aim: mean and P99 of TTFT, TPOT and JCT within 10 %.
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.http.servers import Server
+from benchmarks.http.servers import Server, on_core
 from benchmarks.http.stream_client import Streamed, completion_body, stream
 from benchmarks.measurement import figure
 from benchmarks.microserving.nodes import MODEL, new_key, start_node, start_router
@@ -104,10 +103,7 @@ def on_nodes(strategy: StrategySource, load: RequestLoad, core: int | None) -> R
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         key = new_key(scratch)
         logs = [scratch / f"node-{number}.log" for number in range(NUM_NODES)]
-        if core is not None:
-            before = os.sched_getaffinity(0)
-            stack.callback(os.sched_setaffinity, 0, before)
-            os.sched_setaffinity(0, {core})
+        stack.enter_context(on_core(core))
         with ExitStack() as running:
             nodes = [running.enter_context(_node(key, log)) for log in logs]
             routes = ["--cluster-key-file", str(key)]

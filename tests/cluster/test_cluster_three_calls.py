@@ -14,6 +14,8 @@ from stand_in_node import continuation
 
 from quire.cluster import strategies
 from quire.cluster.engines import node_engine
+from quire.cluster.engines.call_bodies import unread
+from quire.cluster.nodes.page_tree import PageChange
 from quire.cluster.requests.request import Request
 from quire.cluster.routing.strategy import StrategySource
 
@@ -190,6 +192,52 @@ async def test_fields_of_the_completion_reach_start_generate_and_its_prompts_the
             assert (body["model"], body["cache_salt"], body["priority"]) == ("stand-in", "s", 2)
         assert bodies["start_generate"]["seed"] == 3
         assert "seed" not in bodies["prep_recv"]
+
+
+@pytest.mark.parametrize("asked", [{"truncate_prompt_tokens": 20}, {"documents": [{"text": "a"}]}])
+async def test_a_prompt_that_the_calls_cannot_tell_goes_whole(asked: dict[str, object]) -> None:
+    messages = [{"role": "user", "content": LONG}]
+    async with world(2, "disaggregated") as w:
+        await w.http.post("/v1/chat/completions", json={"messages": messages, **asked})
+        await w.http.post("/v1/completions", json={"prompt": LONG, "max_tokens": 4, **asked})
+        assert not w.nodes[0].calls + w.nodes[1].calls
+
+
+def test_the_calls_tell_what_a_template_sees_of_a_chat() -> None:
+    fields = {
+        "messages": [{"role": "user", "content": LONG}],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "tool_choice": "none",
+        "reasoning_effort": "low",
+        "verbosity": None,
+        "add_special_tokens": True,
+        "chat_template_kwargs": {"a": 1},
+    }
+    request = Request("POST", "/v1/chat/completions", [], msgspec.json.encode(fields), "r")
+    assert unread(request) == {
+        "messages": fields["messages"],
+        "add_special_tokens": True,
+        "chat_template_kwargs": {"a": 1, "reasoning_effort": "low"},
+    }
+
+
+SALTED = """
+async def route(request, engines):
+    if "cache_salt" in request.fields:
+        first = engines[0]
+        found = await first.locate(request), await first.pin(request, 1.0, 9.0)
+        if found != (None, 0):
+            raise ValueError(f"a salted prompt is located, or has a price: {found}")
+    return await engines[0].send(request)
+"""
+
+
+async def test_a_salted_prompt_is_located_nowhere_and_has_no_price() -> None:
+    async with world(1, StrategySource("route", SALTED)) as w:
+        w.router.pages.apply("node-0", PageChange("trial", 0, None, 0, range(4), ()))
+        answer = await w.complete(LONG, cache_salt="s", max_tokens=5)
+        assert text_of(answer) == continuation(LONG, 5)
+        assert not w.nodes[0].calls
 
 
 async def test_a_context_moves_to_an_engine_that_has_time() -> None:

@@ -415,7 +415,10 @@ def test_an_engine_that_exchanges_nothing_says_so(make_driver: MakeDriver) -> No
 
 
 @pytest.mark.parametrize("slot", [-1, 10**6])
-def test_slots_outside_the_pool_are_a_failed_row(make_peer: MakePeer, slot: int) -> None:
+def test_slots_outside_the_pool_are_a_failed_row_and_logged(
+    make_peer: MakePeer, slot: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No command waits for the failure of such an operation: control has checked it."""
     peer = make_peer()
     target = SendTarget(address="local:0", lease=5, key=KEY, first=0)
     sent = SendSlots(send=2, slots=i32([slot]), target=target)
@@ -426,6 +429,13 @@ def test_slots_outside_the_pool_are_a_failed_row(make_peer: MakePeer, slot: int)
         ("operations", 1),
     ]
     assert not peer.has_report()
+    logged = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    words = [row.error.message for row in result.failures]
+    said = "internal error: the engine refuses operation"
+    assert logged == [
+        f"{said} 0 of a message, SendSlots: {words[0]}",
+        f"{said} 1 of a message, OpenReceive: {words[1]}",
+    ]
 
 
 def test_a_load_that_fails_closes_the_transport() -> None:

@@ -16,6 +16,7 @@ from quire.client import Microserving
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import QuireError
 from quire.core.ids import TenantId
+from quire.programs.builtin import exchange
 from quire.testing import FakeEngine, fake_pool
 from quire.testing.fake_engine.network import FakeNetwork
 
@@ -531,3 +532,103 @@ def test_a_price_for_what_is_cached(run: Callable[[Calls], Any]) -> None:
             await sender.pin(prompt, -1.0, 30.0)
 
     run(calls)
+
+
+def test_a_salted_prompt_neither_comes_from_a_prefix_cache_nor_goes_into_one(
+    run: Callable[[Calls], Any],
+) -> None:
+    prompt = new_prompt(91, 300)
+    salt = {"cache_salt": "s"}
+
+    async def calls(sender: Microserving, receiver: Microserving) -> None:
+        ready = await receiver.prep_recv(prompt, -1, **salt)
+        address = ready["kv_addr_info"]
+        await sender.remote_send(prompt, address, 0, -1, **salt)
+        told = await generated(receiver, prompt, -1, address, **salt)
+        for node in (sender, receiver):
+            assert (await node.pin(prompt, 1.0, 30.0))["num_tokens"] == 0, "it is in no cache"
+        assert told == await generated(sender, prompt)
+        await generated(receiver, prompt)
+        ready = await receiver.prep_recv(prompt, -1, **salt)
+        assert (ready["matched_len"], ready["num_tokens"]) == (0, 299)
+        sent = await sender.remote_send(prompt, ready["kv_addr_info"], 0, -1, **salt)
+        assert sent["num_tokens"] == 299
+        await receiver.cancel(ready["kv_addr_info"])
+
+    run(calls)
+
+
+def test_a_request_id_tells_a_salted_prompt_from_another(run: Callable[[Calls], Any]) -> None:
+    prompt = new_prompt(92, 40)
+
+    async def calls(_: Microserving, receiver: Microserving) -> None:
+        ready = await receiver.prep_recv(prompt, -1, request_id="salted-or-not")
+        with pytest.raises(QuireError, match="another request"):
+            await receiver.prep_recv(prompt, -1, request_id="salted-or-not", cache_salt="s")
+        await receiver.cancel(ready["kv_addr_info"])
+
+    run(calls)
+
+
+def test_the_calls_have_the_priority_of_their_requests(
+    run: Callable[[Calls], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = new_prompt(93, 40)
+    priorities = []
+    queue = exchange._queue
+
+    def noted(api: Any, model: Any, priority: int) -> Any:
+        priorities.append(priority)
+        return queue(api, model, priority)
+
+    monkeypatch.setattr(exchange, "_queue", noted)
+
+    async def calls(sender: Microserving, receiver: Microserving) -> None:
+        ready = await receiver.prep_recv(prompt, -1, priority=-3)
+        await sender.remote_send(prompt, ready["kv_addr_info"], 0, -1, priority=-4)
+        await sender.pin(prompt, 1.0, 30.0, priority=-5)
+        assert priorities == [3, 4, 4, 4, 5]
+        await receiver.cancel(ready["kv_addr_info"])
+
+    run(calls)
+
+
+CHAT = [{"role": "user", "content": "rain on the roof"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("pin", {"prompt": "rain", "price": 1.0, "cache_salt": "s"}, "cache_salt"),
+        ("leases/renew", {"kv_addr_info": "x", "ttl_s": 1.0, "when_arrived": True}, "when_arrived"),
+        ("prep_recv", {"prompt": "rain", "end": 1, "continue_final_message": True}, "continue_"),
+        ("prep_recv", {"prompt": "rain", "end": 1, "chat_template_kwargs": {"a": 1}}, "chat_"),
+        ("pages", {"prompt": "rain", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+    ],
+)
+def test_a_field_without_an_effect_is_refused_by_name(
+    nodes: tuple[RunningServer, RunningServer], path: str, body: dict[str, Any], param: str
+) -> None:
+    headers = {"authorization": "Bearer red-key", "x-quire-cluster-key": KEY}
+    url = f"{nodes[0].url}/v1/microserving/{path}"
+    answer = httpx.post(url, json=body, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith(param)
+
+
+def test_a_chat_begins_with_special_tokens_if_asked_to() -> None:
+    start = TOKENIZER.special_id("<|eos|>")  # no template begins with it
+    headers = {"authorization": "Bearer red-key", "x-quire-cluster-key": KEY}
+
+    def asked(url: str, path: str, **special: bool) -> dict[str, Any]:
+        body = {"messages": CHAT, **special}
+        answer = httpx.post(f"{url}/v1/microserving/{path}", json=body, headers=headers)
+        return dict(answer.json())
+
+    load = engine(FakeNetwork())
+    with running_server(CONFIG, TENANTS, load=load, text_start=(start,)) as node:
+        plain, started = (
+            asked(node.url, "pages", **special)["tokens"]
+            for special in ({}, {"add_special_tokens": True})
+        )
+    assert started == [start, *plain]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,9 +25,10 @@ from quire.node.transports.packing import pack
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+    before, hook = signal.getsignal(signal.SIGTERM), sys.unraisablehook
     yield
     signal.signal(signal.SIGTERM, before)
+    sys.unraisablehook = hook
 
 
 def test_behind_its_last_word_a_process_waits_for_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +95,31 @@ def test_a_sigterm_whose_exception_was_lost_ends_the_process_at_the_next_step(st
     with pytest.raises(SystemExit):
         serve(link, EngineConfig(source="s", name=ModelId("m")), load, executing)
     assert [type(one).__name__ for one in said] == ["Progress"] + ["str"] * (1 - steps)
+
+
+class Finalized:
+    """Its finalizer calls ``then``."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self._then = then
+
+    def __del__(self) -> None:
+        self._then()
+
+
+def fails() -> None:
+    raise SystemExit(3)
+
+
+def test_the_end_that_was_asked_for_is_not_reported_as_ignored(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing = Executing()
+    monkeypatch.setattr(sys, "unraisablehook", executing.on_ignored)
+    Finalized(fails)  # nobody has asked for this end
+    assert "Exception ignored" in capfd.readouterr().err
+    Finalized(lambda: executing.on_sigterm(signal.SIGTERM, None))
+    assert executing.end_asked
+    assert not capfd.readouterr().err
+    Finalized(lambda: 1 // 0)
+    assert "ZeroDivisionError" in capfd.readouterr().err

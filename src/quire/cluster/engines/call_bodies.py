@@ -6,6 +6,7 @@ Must not know nodes, nor how a call is made.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from quire.cluster.engines.interfaces import Prompt
@@ -18,6 +19,7 @@ _PASSED_ON = ("add_special_tokens", "cache_salt", "nvext", "priority", "session_
 _OF_TEXT = ("add_special_tokens",)
 _OF_CHAT = (
     "add_generation_prompt",
+    "add_special_tokens",
     "chat_template_kwargs",
     "continue_final_message",
     "messages",
@@ -25,13 +27,28 @@ _OF_CHAT = (
 )
 """Fields that decide how a chat becomes tokens."""
 
+_SHOWN = ("reasoning_effort", "verbosity")
+"""Fields of a chat that templates see among their variables."""
+
 
 def unread(request: Request) -> dict[str, Any]:
     """Return the fields by which a node reads the prompt of ``request``."""
     prompt = request.prompt
     names = _OF_TEXT if prompt is not None else _OF_CHAT
     asked = {name: request.fields[name] for name in names if name in request.fields}
-    return asked if prompt is None else {**asked, "prompt": prompt}
+    return _rendered(asked, request.fields) if prompt is None else {**asked, "prompt": prompt}
+
+
+def _rendered(asked: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``asked`` with what else of a chat's ``fields`` the template sees, and without what it
+    does not."""
+    if fields.get("tool_choice") == "none":
+        asked.pop("tools", None)
+    shown = {name: fields[name] for name in _SHOWN if fields.get(name) is not None}
+    variables = asked.get("chat_template_kwargs") or {}
+    if shown and isinstance(variables, dict):
+        asked["chat_template_kwargs"] = {**shown, **variables}
+    return asked
 
 
 def _call_id() -> str:

@@ -105,7 +105,7 @@ class Engine(Protocol):
     async def locate(self, request: Request) -> LocatedPrompt | None:
         """Return where the prompt of ``request`` is, at all engines; this engine is only asked for
         the prompt's tokens. None if that cannot be known: the nodes report no index to the router,
-        or the request is not one that ``is_divisible``.
+        or the request is not one that ``is_divisible`` and ``uses_cache``.
 
         Raises:
             EngineLost: this engine is lost.
@@ -156,7 +156,8 @@ class Engine(Protocol):
     ) -> int:
         """Have what the engine has cached of ``prompt`` evicted after everything that has a lower
         ``price``, for ``ttl_s`` seconds; return how many tokens that are. The engine's memory stays
-        its own: when nothing else is left, these pages go, the cheapest first.
+        its own: when nothing else is left, these pages go, the cheapest first. 0 for a request that
+        does not use the cache.
 
         Raises:
             QuireError: the engine refuses.

@@ -129,7 +129,7 @@ class NodeEngine(EngineFigures):
         return (await self._call(request, "/tokenize", asked, request.headers, _Tokens)).tokens
 
     async def locate(self, request: Request) -> LocatedPrompt | None:
-        if not self._tree.num_keys or not request.is_divisible:
+        if not (self._tree.num_keys and request.is_divisible and request.uses_cache):
             return None
         if request.pages is None:
             asked, headers = unread(request), self._headers(request)
@@ -191,6 +191,8 @@ class NodeEngine(EngineFigures):
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:
+        if not request.uses_cache:
+            return 0
         body = {**shared(request, prompt), "price": price, "ttl_s": ttl_s}
         del body["request_id"]  # a repeated call does no harm
         pinned = await self._call(request, f"{_CALLS}/pin", body, self._headers(request), _Pinned)

@@ -7,6 +7,7 @@ returned here has not been delivered.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from functools import partial
 from http import HTTPStatus
 
 from quire.cluster.engines.fleet import Fleet
+from quire.cluster.engines.full_engines import FullEngines
 from quire.cluster.engines.interfaces import Engine, Idle
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.strategy_errors import is_ending, line_within, said_of
@@ -58,7 +60,6 @@ from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 logger = logging.getLogger(__name__)
 
 _KEPT_WAITING = "it has kept all requests waiting, and was interrupted"
-_NOT_NOW = 503
 
 Answerable = AnyNode | SessionHome | HoldingNode | LeastBusyNode | NamedNode
 
@@ -83,6 +84,7 @@ class Dispatcher:
         self._moves = moves
         self._rescue = rescue
         self._tool_calls = ToolCalls()
+        self._full = FullEngines(lambda: asyncio.get_running_loop().time())
         self._fleet = fleet
         self._strategy = strategy
         self._locator = locator
@@ -111,7 +113,7 @@ class Dispatcher:
         """Try until an answer begins, without the engines that were lost or take nothing now."""
         refused: OpenedAnswer | None = None
         tries = AnswerTries()
-        while tries.left and (engines := self._ready(request)):
+        while tries.left and (engines := self._worth_asking(request)):
             with self._strategy.request() as shift:
                 opened = await self._routed(request, shift, engines)
             if opened is None:
@@ -366,6 +368,10 @@ class Dispatcher:
         soon = ready or [one for one in fitting if one.node.may_soon_serve]
         return soon or [one for one in serving if one.may_be_waited_for_again(request)]
 
+    def _worth_asking(self, request: Request) -> Sequence[NodeEngine]:
+        ready, num_refused = self._ready(request), request.work.num_refused
+        return self._full.worth_asking(ready, request.model, num_refused)
+
     def _named(self, name: str) -> NodeEngine:
         engine = self._fleet.named(name)
         if engine is None:
@@ -374,12 +380,14 @@ class Dispatcher:
         return engine
 
     def _leaves_to_others(self, request: Request, opened: OpenedAnswer) -> bool:
-        """Return whether ``opened`` only means that its engine takes nothing now, and others are
-        left."""
-        if opened.answer.head.status != _NOT_NOW:
+        """Return whether its engine takes nothing now, and others are left to be asked."""
+        head, engine = opened.answer.head, opened.answer.engine
+        if head.status != HTTPStatus.SERVICE_UNAVAILABLE:
+            self._full.takes(engine, request.model)
             return False
-        request.work.lost.add(opened.answer.engine)
-        return bool(self._ready(request))
+        request.work.refused_by(engine)
+        self._full.refuses(engine, request.model, head.get(b"retry-after"))
+        return bool(self._worth_asking(request))
 
     def _note_lost(self, request: Request) -> None:
         """Note the engine of the answer that was opened last as lost. An answer that moves by

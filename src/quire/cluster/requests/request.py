@@ -67,7 +67,8 @@ class BegunWork:
     ``leases``: those that no ``start_generate`` has used yet, each with the function that ends it;
     ``lost``: the names of the engines that the request has lost, or that took nothing; ``left``:
     those among them that live and load their engine again, and where it has not waited a second
-    time; ``full``: those that took none of the calls with small answers."""
+    time; ``full``: those that took none of the calls with small answers;
+    ``num_refused``: how often an engine has answered that it takes nothing now."""
 
     def __init__(self) -> None:
         self.answers: list[RoutedAnswer] = []
@@ -75,7 +76,13 @@ class BegunWork:
         self.lost: set[str] = set()
         self.left: set[str] = set()
         self.full: set[str] = set()
+        self.num_refused = 0
         self._reporting: set[asyncio.Task[Any]] = set()
+
+    def refused_by(self, engine: str) -> None:
+        """Note that ``engine`` takes nothing now."""
+        self.lost.add(engine)
+        self.num_refused += 1
 
     def keep(self, call: asyncio.Task[T], on_result: Callable[[T], None]) -> None:
         """Let ``call`` go on although the request does not wait for it any more: it has only its
@@ -197,7 +204,10 @@ class Request:
         """Whether several engines can compute its prompt: it is a completion with one prompt, or a
         chat of texts and images, and does not ask for log probabilities of its prompt, which an
         engine has only of what it computes itself. One with a field of the calls is not: its node
-        refuses it."""
+        refuses it. Nor is one whose prompt the calls cannot tell: it is to be truncated, or its
+        template is to see documents."""
+        if self.fields.get("truncate_prompt_tokens") is not None or self.fields.get("documents"):
+            return False
         if self._wants_prompt_logprobs or self.field_of_calls is not None:
             return False
         if self.path != CHAT:
@@ -212,6 +222,11 @@ class Request:
         fields = self.fields
         of_echo = bool(fields.get("echo")) and fields.get("logprobs") is not None
         return of_echo or fields.get("prompt_logprobs") is not None
+
+    @property
+    def uses_cache(self) -> bool:
+        """Whether its prompt comes from the prefix caches of engines and goes into them."""
+        return self.fields.get("cache_salt") is None
 
     @cached_property
     def has_images(self) -> bool:

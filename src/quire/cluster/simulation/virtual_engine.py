@@ -198,7 +198,7 @@ class VirtualEngine(EngineFigures):
         return _tokens(request, None)
 
     async def locate(self, request: Request) -> LocatedPrompt | None:
-        if not self._tree.num_keys or not request.is_divisible:
+        if not (self._tree.num_keys and request.is_divisible and request.uses_cache):
             return None
         if request.pages is None:
             async with self._calling():

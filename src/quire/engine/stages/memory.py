@@ -3,6 +3,7 @@ beginning of swaps and of exchanges with other engines."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ from quire.core.batch import (
     WriteEntries,
     WriteTable,
 )
-from quire.core.errors import InvalidArgument, QuireError
+from quire.core.errors import EngineFault, InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.adapters.token_groups import check_adapter
 from quire.engine.disk_transfers import DiskTransfers
@@ -41,6 +42,8 @@ from quire.engine.sampling.parameters import check_sampler
 from quire.engine.sequences import SequenceObjects, Sequences, TokenHistory
 from quire.engine.stopping import ByteStopMatcher
 from quire.engine.transfers import TransferQueue
+
+logger = logging.getLogger(__name__)
 
 
 class MemoryOperations:
@@ -75,11 +78,24 @@ class MemoryOperations:
         self._exchange.forward_begins(planned, written)
 
     def run(self, operations: Sequence[BatchOperation], failures: RowFailures) -> None:
-        """Apply all in order. An operation that cannot be applied fails alone."""
+        """Apply all in order. An operation that cannot be applied fails alone. Only one that opens
+        a sequence can fail by a request, which is told so. The words of any other failure are
+        logged: control has checked what it asks for."""
         for index, operation in enumerate(operations):
             check_message(getattr(operation, "group", 0) == 0, "this engine has one layer group")
-            with failures.isolate("operations", index):
+            try:
                 self._apply(operation)
+            except EngineFault:
+                raise
+            except QuireError as exc:
+                failures.add("operations", index, exc)
+                if not isinstance(operation, OpenSequence):
+                    logger.error(
+                        "internal error: the engine refuses operation %d of a message, %s: %s",
+                        index,
+                        type(operation).__name__,
+                        exc.message,
+                    )
 
     def _apply(self, operation: BatchOperation) -> None:
         match operation:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -77,6 +78,12 @@ class Executing:
         a finalizer, where Python ignores exceptions."""
         if self.end_asked:
             raise SystemExit(0)
+
+    def on_ignored(self, ignored: sys.UnraisableHookArgs) -> None:
+        """Report an exception that Python ignores, as it does by default, unless it only is the end
+        that was asked for: ``end_if_asked`` makes up for that one."""
+        if not (self.end_asked and issubclass(ignored.exc_type, SystemExit)):
+            sys.__unraisablehook__(ignored)
 
     def over(self) -> None:
         """Note that the process is ending by itself: SIGTERM no longer interrupts it."""
@@ -177,6 +184,7 @@ def live(
     """
     executing = Executing()
     signal.signal(signal.SIGTERM, executing.on_sigterm)
+    sys.unraisablehook = executing.on_ignored
     lifeline.answer(executing.busy_s)
     link = NodeLink(order.endpoint, decoder, encoder)
     try:

@@ -33,8 +33,9 @@ PIECE_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """``tokens``: all tokens that the receiver is to have; from ``num_known`` on there are images
-    among them. ``key``: that of the lease."""
+    """``tokens``: all tokens that the receiver is to have. What follows the first ``num_known`` is
+    in no prefix cache: there are images in it, or the caller uses no cache. ``key``: that of the
+    lease."""
 
     model: ModelId
     tokens: tuple[int, ...]
@@ -48,7 +49,8 @@ class PrepareRequest:
 class SendRequest:
     """Send tokens ``begin`` (included) to ``end`` (excluded) of ``prompt`` to ``target``, whose
     lease waits for those from ``lease_begin`` on. ``content``: the kind of the receiver's K and V
-    (``EngineInfo.content``). ``images``: those that end at ``end`` or before."""
+    (``EngineInfo.content``). ``images``: those that end at ``end`` or before. Without ``cache`` the
+    prompt neither comes from the prefix cache nor goes into it."""
 
     model: ModelId
     prompt: tuple[int, ...]
@@ -59,6 +61,7 @@ class SendRequest:
     content: str
     priority: int = 0
     images: tuple[PromptImage, ...] = ()
+    cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class PinRequest:
     tokens: tuple[int, ...]
     price: float
     ttl_s: float
+    priority: int = 0
 
 
 async def prepare_receive(api: Api, request: PrepareRequest) -> AsyncGenerator[Leased, None]:
@@ -120,7 +124,7 @@ async def change_lease(api: Api, request: LeaseRequest) -> AsyncGenerator[None, 
 
 async def pin(api: Api, request: PinRequest) -> AsyncGenerator[Pinned, None]:
     """Let the cached pages of the tokens be evicted later than others."""
-    queue = _queue(api, request.model, 0)
+    queue = _queue(api, request.model, request.priority)
     try:
         yield await pin_prefix(api, queue, request.tokens, request.price, request.ttl_s)
     finally:
@@ -172,15 +176,11 @@ class _Sender:
     async def run(self) -> Sent:
         request, size = self._request, self._compute.page_size
         tokens = request.prompt[: request.end]
-        # one more than is sent: the prefix index never returns the page of a prompt's last token
-        num_known = request.images[0].start if request.images else request.end + 1
-        here = await self._api.import_prefix(self._compute, request.prompt[:num_known])
-        self._pages = list(here.pages)
-        self._send_between(0, here.num_tokens, self._send)
+        position = await self._send_cached() if request.cache else 0
         if request.images:
-            self._see_and_send(tokens, here.num_tokens)
+            self._see_and_send(tokens, position)
         else:
-            position, piece = here.num_tokens, max(PIECE_TOKENS // size, 1) * size
+            piece = max(PIECE_TOKENS // size, 1) * size
             while position < request.end:
                 stop = min(position + piece, request.end)
                 self._compute_and_send(tokens[position:stop], position)
@@ -193,6 +193,16 @@ class _Sender:
             transport=_joined(done),
         )
 
+    async def _send_cached(self) -> int:
+        """Send what the prefix cache has; return the number of its tokens."""
+        request = self._request
+        # one more than is sent: the prefix index never returns the page of a prompt's last token
+        num_known = request.images[0].start if request.images else request.end + 1
+        here = await self._api.import_prefix(self._compute, request.prompt[:num_known])
+        self._pages = list(here.pages)
+        self._send_between(0, here.num_tokens, self._send)
+        return here.num_tokens
+
     def _compute_and_send(self, tokens: tuple[int, ...], position: int) -> None:
         queue = self._compute
         own = self._api.alloc_kvpage(queue, -(-len(tokens) // queue.page_size))
@@ -204,6 +214,7 @@ class _Sender:
             own,
             position=position,
             stop=StopSpec(0),
+            cache=self._request.cache,
         )
         self._pages += own
         self._send_between(position, position + len(tokens), queue)
@@ -220,7 +231,7 @@ class _Sender:
             if image is None:
                 computed: CommandFuture = self._api.decode(
                     self._compute, self._pages, tokens[position:stop], self._pages,
-                    position=position, stop=StopSpec(0),
+                    position=position, stop=StopSpec(0), cache=self._request.cache,
                 )  # fmt: skip
             else:
                 computed = see_image(self._api, self._compute, self._pages, image)

@@ -27,7 +27,7 @@ def open_lease(
     api: Api, queue: Queue, tokens: tuple[int, ...], num_known: int, key: bytes, ttl_s: float
 ) -> Reply[Leased]:
     """Open a lease of memory for the K and V of ``tokens``, as the queue's model computes them. The
-    first ``num_known`` are text; after these, there are images among them."""
+    pages of the first ``num_known`` come from the prefix cache and go into it."""
     size, num_tokens = queue.page_size, len(tokens)
     opaque: list[int] = []
     if num_known < num_tokens:

@@ -28,6 +28,8 @@ class ChatFields(Protocol):
     def add_generation_prompt(self) -> bool: ...
     @property
     def continue_final_message(self) -> bool: ...
+    @property
+    def add_special_tokens(self) -> bool | None: ...
 
 
 async def tokens_of(
@@ -50,5 +52,6 @@ async def prompt_of(renderer: ChatRenderer, model: ServedModel, body: ChatFields
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs or {},
         images=images.files,
+        add_special_tokens=bool(body.add_special_tokens),
     )
     return await renderer.render(model, conversation)

@@ -35,7 +35,12 @@ from quire.server.microserving.addresses import KvAddress, KvAddresses
 from quire.server.microserving.calls import Caller, result_of
 from quire.server.microserving.live_index import SHORT_KEY_BYTES, packed
 from quire.server.microserving.once import OnceByRequest
-from quire.server.microserving.prompts import ExchangePrompt, prompt_tokens, with_images
+from quire.server.microserving.prompts import (
+    ExchangePrompt,
+    adapter_of,
+    prompt_tokens,
+    with_images,
+)
 from quire.server.planning import room_for
 from quire.server.requests.identity import priority_of
 from quire.server.schemas.generation import IdentityFields
@@ -81,7 +86,7 @@ class Exchanges:
             caller_of(request),
             "prep_recv",
             body.request_id,
-            prompt.digest(end) + b"%d" % round(body.ttl_s * 1000),
+            prompt.digest(end) + _salt(body) + b"%d" % round(body.ttl_s * 1000),
             lambda: self._prepare(caller, prompt, end, body),
         )
 
@@ -93,7 +98,7 @@ class Exchanges:
         asked = PrepareRequest(
             model=model.id,
             tokens=prompt.tokens[:end],
-            num_known=min([end, *(one.start for one in prompt.images)]),
+            num_known=prompt.num_known(end) if body.cache_salt is None else 0,
             key=addresses.lease_key(nonce),
             ttl_s=body.ttl_s,
             priority=priority_of(body),
@@ -108,7 +113,7 @@ class Exchanges:
             nonce=nonce,
             data_address=leased.address,
             content=leased.content,
-            adapter=_adapter_of(model),
+            adapter=adapter_of(model),
             begin=leased.num_matched,
             end=end,
             tokens=prompt.digest(end),
@@ -144,6 +149,7 @@ class Exchanges:
             target=self.addresses.target(address),
             content=address.content,
             priority=priority_of(body),
+            cache=body.cache_salt is None,
         )
         if asked.begin >= end:  # the receiver has everything already
             return RemoteSendAnswer(num_tokens=0, num_bytes=0, elapsed_s=0.0, transport="")
@@ -159,7 +165,10 @@ class Exchanges:
             caller_of(request),
             "remote_send",
             body.request_id,
-            prompt.digest(end) + b"%d" % begin + self.addresses.identity(body.kv_addr_info),
+            prompt.digest(end)
+            + _salt(body)
+            + b"%d" % begin
+            + self.addresses.identity(body.kv_addr_info),
             lambda: result_of(caller, remote_send, asked),
         )
         return RemoteSendAnswer(
@@ -222,7 +231,7 @@ class Exchanges:
         """Have what is cached of the prompt evicted later than the rest."""
         model = self.node.model(body.model)
         tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
-        asked = PinnedPrefix(model.id, tokens, body.price, body.ttl_s)
+        asked = PinnedPrefix(model.id, tokens, body.price, body.ttl_s, priority_of(body))
         pinned = await result_of(Caller(request, body, model, len(tokens)), pin, asked)
         return PinAnswer(num_tokens=pinned.num_tokens, expires_in_s=body.ttl_s)
 
@@ -237,7 +246,7 @@ class Exchanges:
         info, known = model.info, tokens
         if info.images is not None and info.images.token in tokens:  # images have no keys
             known = tokens[: tokens.index(info.images.token)]
-        root = root_key(info.content, caller_of(request), _adapter_of(model))
+        root = root_key(info.content, caller_of(request), adapter_of(model))
         page_size = info.pool.page_size
         keys = await asyncio.to_thread(prompt_keys, root, page_size, known)
         return PromptPages(
@@ -303,6 +312,11 @@ class _Taking:
         return replace(asked, lease=lease, num_leased=min(begin, len(asked.prompt) - 1))
 
 
+def _salt(body: IdentityFields) -> bytes:
+    """Return what tells requests that use the prefix cache from those that do not."""
+    return b"" if body.cache_salt is None else b"salted"
+
+
 async def _prompt_of(
     request: Request, model: ServedModel, body: CallPromptFields
 ) -> ExchangePrompt:
@@ -315,13 +329,6 @@ async def _prompt_of(
     return await asyncio.to_thread(with_images, model, tokens, body.images)
 
 
-def _adapter_of(model: ServedModel) -> str | None:
-    """Return the digest of the weights of the model's adapter; None without one."""
-    if model.adapter is None:
-        return None
-    return next(one.digest for one in model.info.adapters if one.name == model.adapter)
-
-
 def _check_same(model: ServedModel, address: KvAddress) -> None:
     if model.info.content != address.content:
         raise InvalidArgument(
@@ -329,7 +336,7 @@ def _check_same(model: ServedModel, address: KvAddress) -> None:
             f"{model.info.content!r} here: name the same model, in the same form",
             param="model",
         )
-    adapter = _adapter_of(model)
+    adapter = adapter_of(model)
     if adapter != address.adapter:
         raise InvalidArgument(
             f"the lease is for adapter {address.adapter}, and model {model.id!r} runs with "

@@ -74,6 +74,11 @@ class ExchangePrompt:
         ]
         return hashlib.sha256(msgspec.msgpack.encode((self.tokens[:end], shown))).digest()
 
+    def num_known(self, end: int) -> int:
+        """Return how many of the first ``end`` tokens are before the first image: no prefix cache
+        has what follows it."""
+        return min([end, *(one.start for one in self.images)])
+
     def place(self, index: int, name: str) -> int:
         """Return ``index`` counted from the prompt's beginning.
 
@@ -119,3 +124,10 @@ def with_images(
             param="images",
         )
     return ExchangePrompt(*expand_images(tokens, files, accepted, model.max_tokens))
+
+
+def adapter_of(model: ServedModel) -> str | None:
+    """Return the digest of the weights of the model's adapter; None without one."""
+    if model.adapter is None:
+        return None
+    return next(one.digest for one in model.info.adapters if one.name == model.adapter)

@@ -16,7 +16,7 @@ from quire.core.interfaces import ServedModel
 from quire.programs.builtin import CompletionRequest
 from quire.server.context import caller_of, context_of
 from quire.server.microserving.headers import RECEIVED_HEADER
-from quire.server.microserving.prompts import ExchangePrompt
+from quire.server.microserving.prompts import ExchangePrompt, adapter_of
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def with_received(
     request: Request, model: ServedModel, asked: CompletionRequest
 ) -> CompletionRequest:
     """Return ``asked`` with K and V of its first tokens from the lease that the request names. A
-    lease for another prompt is ignored: then all tokens are computed.
+    lease for another prompt, model or adapter is ignored: then all tokens are computed.
 
     Raises:
         Unauthorized, Forbidden: the request does not come from the cluster.
@@ -40,13 +40,14 @@ def with_received(
     prompt = ExchangePrompt(asked.prompt, asked.images)
     is_same = (
         address.content == model.info.content
+        and address.adapter == adapter_of(model)
         and len(prompt.tokens) > address.end
         and prompt.digest(address.end) == address.tokens
     )
     if not is_same:
         logger.warning(
-            "the lease that a chat names is for other %d tokens than its first ones, which are "
-            "computed",
+            "the lease that a chat names is for %d tokens of another prompt, model or adapter: the "
+            "chat's are computed",
             address.end,
         )
         return asked

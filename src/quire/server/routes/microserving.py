@@ -29,9 +29,9 @@ from quire.server.requests.strict_json import StrictRoute, generated_of
 from quire.server.schemas.base import ResponseModel, Responses, event_responses
 from quire.server.schemas.completions import Completion
 from quire.server.schemas.microserving import (
+    CancelRequest,
     ChannelLeaveRequest,
     EngineRows,
-    LeaseRequest,
     MicroservingEngine,
     PinAnswer,
     PinRequest,
@@ -97,7 +97,7 @@ async def renew_lease(request: Request, body: RenewRequest) -> Response:
 
 
 @router.delete("/v1/microserving/leases", status_code=204)
-async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
+async def cancel_lease(request: Request, body: CancelRequest) -> Response:
     """End a lease in any state. Its memory is free once the engine no longer writes it."""
     exchanges = exchanges_of(request)
     await exchanges.cancel(request, body.kv_addr_info, when_arrived=body.when_arrived)

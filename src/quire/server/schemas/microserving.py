@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 from quire.server.schemas.base import (
     MAX_PROMPT_TOKENS,
     TEXT_SHAPE,
+    FieldError,
     Name,
     RequestModel,
     ResponseModel,
@@ -18,7 +19,7 @@ from quire.server.schemas.base import (
 from quire.server.schemas.completions import CompletionsRequest
 from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.messages import Messages, TemplateVariables
-from quire.server.schemas.service import TokenizeRequest
+from quire.server.schemas.service import TokenizeRequest, check_prompt_fields
 from quire.server.schemas.tools import MAX_TOOLS, ToolDefinition
 
 MAX_TTL_S = 3600
@@ -83,6 +84,7 @@ class CallPromptFields(IdentityFields):
             raise ValueError("give either prompt or messages")
         if self.messages is not None and self.images is not None:
             raise ValueError("messages have their images among them: leave images out")
+        check_prompt_fields(self, is_chat=self.messages is not None)
         return self
 
 
@@ -161,6 +163,16 @@ class PinRequest(IdentityFields):
     )
     ttl_s: Ttl = Field(60.0, description="The price holds for this time")
 
+    @model_validator(mode="after")
+    def _shared(self) -> PinRequest:
+        if self.cache_salt is not None:
+            raise FieldError(
+                "cache_salt",
+                "a prompt with cache_salt has no pages in the shared prefix cache, so none can "
+                "have a price: leave out the salt, or do not pin",
+            )
+        return self
+
 
 class PinAnswer(ResponseModel):
     """The first ``num_tokens`` tokens are cached, and have the price or a higher one."""
@@ -171,6 +183,9 @@ class PinAnswer(ResponseModel):
 
 class LeaseRequest(RequestModel):
     kv_addr_info: KvAddrInfo
+
+
+class CancelRequest(LeaseRequest):
     when_arrived: bool = Field(
         default=False,
         description="End it when all has arrived; full pages then stay in the prefix cache",

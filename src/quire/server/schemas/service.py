@@ -35,6 +35,18 @@ class ModelList(ResponseModel):
     data: list[Model]
 
 
+_OF_CHAT = ("add_generation_prompt", "chat_template_kwargs", "continue_final_message", "tools")
+
+
+def check_prompt_fields(body: RequestModel, *, is_chat: bool) -> None:
+    """Raise ``FieldError`` if a prompt has a field of the template, which only a chat has."""
+    for name in () if is_chat else _OF_CHAT:
+        if name in body.model_fields_set and getattr(body, name):
+            raise FieldError(
+                name, f"{name} is for the template of messages, and prompt is no chat: leave it out"
+            )
+
+
 class TokenizeRequest(RequestModel):
     """Either ``prompt`` or ``messages``, which are rendered by the model's chat template first."""
 
@@ -54,6 +66,7 @@ class TokenizeRequest(RequestModel):
     def _one(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
+        check_prompt_fields(self, is_chat=self.messages is not None)
         if self.continue_final_message:
             if self.messages is None or self.messages[-1].role != "assistant":
                 raise FieldError(
