@@ -66,6 +66,18 @@ def test_if_one_may_have_room_all_may_be_asked(clock: Clock) -> None:
     assert names(full, num_refused=5) == everyone
 
 
+def test_models_that_clients_make_up_are_forgotten_and_keep_out_no_others(clock: Clock) -> None:
+    full = FullEngines(clock)
+    for number in range(2000):
+        full.refuses("e0", f"made up {number}", b"2")
+    assert len(full) <= 1024
+    clock.now_s += 2
+    for engine in ENGINES:
+        full.refuses(engine.name, "m", b"2")
+    assert len(full) == len(ENGINES)
+    assert len(names(full)) == MOST_ASKED
+
+
 @pytest.mark.parametrize("retry_after", [b"", b"-1", b"Wed, 21 Oct 2026 07:28:00 GMT"])
 def test_an_engine_that_does_not_say_how_long_is_asked_again(
     clock: Clock, retry_after: bytes

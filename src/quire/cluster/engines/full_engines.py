@@ -12,6 +12,8 @@ MOST_ASKED = 3
 """Of engines that have all said so. A request that asked all of them would multiply the requests of
 a cluster that is full by the number of its nodes."""
 _MOST_S = 30.0
+_MOST_NOTED = 1024
+"""Engines and models: clients choose the names of models, and a node that drains refuses any."""
 
 
 class Named(Protocol):
@@ -27,17 +29,27 @@ class FullEngines:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._until_s: dict[tuple[str, str | None], float] = {}
+        self._until_s: dict[int, float] = {}
+        """By the hash of both names: a client's may be long."""
+
+    def __len__(self) -> int:
+        return len(self._until_s)
 
     def refuses(self, engine: str, model: str | None, retry_after: bytes) -> None:
         """Note that ``engine`` takes nothing for ``model``; ``retry_after`` is that header of its
         answer. One that does not say for how many seconds may take the next request."""
-        if retry_after.isdigit():
-            self._until_s[engine, model] = self._now_s() + min(int(retry_after), _MOST_S)
+        if not retry_after.isdigit():
+            return
+        if len(self._until_s) >= _MOST_NOTED:
+            now_s = self._now_s()
+            self._until_s = {one: until for one, until in self._until_s.items() if until > now_s}
+        if len(self._until_s) < _MOST_NOTED:
+            until_s = self._now_s() + min(int(retry_after), _MOST_S)
+            self._until_s[hash((engine, model))] = until_s
 
     def takes(self, engine: str, model: str | None) -> None:
         """Note that ``engine`` has taken a request."""
-        self._until_s.pop((engine, model), None)
+        self._until_s.pop(hash((engine, model)), None)
 
     def worth_asking(
         self, engines: Sequence[E], model: str | None, num_refused: int
@@ -45,7 +57,7 @@ class FullEngines:
         """Return those of ``engines`` that a request may ask that ``num_refused`` engines have
         refused: all, unless all of them have said that they take nothing yet. Then those that were
         asked longest ago, so that one that has room again is found."""
-        until_s = [self._until_s.get((one.name, model), 0.0) for one in engines]
+        until_s = [self._until_s.get(hash((one.name, model)), 0.0) for one in engines]
         num_left = max(0, MOST_ASKED - num_refused)
         if not engines or min(until_s) <= self._now_s():
             return engines
