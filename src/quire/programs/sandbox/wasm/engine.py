@@ -271,16 +271,16 @@ class PythonGuest:
         self._call("warm", limit_s)
 
     def inspect(self, source: str, limit_s: float) -> str:
-        return self._call("inspect", limit_s, source)
+        return self._text("inspect", limit_s, source)
 
     def compile(self, source: str, limit_s: float) -> str:
-        return self._call("compile", limit_s, source)
+        return self._text("compile", limit_s, source)
 
     def load(self, source: str, compiled: str, launch: str, limit_s: float) -> str:
-        return self._call("load", limit_s, source, compiled, launch)
+        return self._text("load", limit_s, source, compiled, launch)
 
     def wake(self, events: str, limit_s: float) -> str:
-        return self._call("wake", limit_s, events)
+        return self._text("wake", limit_s, events)
 
     def memory_bytes(self) -> int | None:
         """The size of its memory, which never shrinks; None after a trap, which has ended the
@@ -289,6 +289,10 @@ class PythonGuest:
             return None
         num_pages: int = self._call("memory-pages", _MEMORY_LIMIT_S)
         return num_pages * _PAGE_BYTES
+
+    def _text(self, name: str, limit_s: float, *arguments: str) -> str:
+        answer: str = self._call(name, limit_s, *arguments)
+        return answer
 
     def _call(self, name: str, limit_s: float, *arguments: str) -> Any:
         store = self._store
@@ -305,7 +309,7 @@ class PythonGuest:
         finally:
             self._engine.leave()
             self.cpu_ns += time.thread_time_ns() - started
-        return answer or ""
+        return answer
 
     def close(self) -> None:
         """Free the instance's memory."""
