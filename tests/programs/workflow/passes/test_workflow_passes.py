@@ -345,7 +345,7 @@ def test_a_pass_that_never_stops_or_drops_a_result_is_refused() -> None:
 def test_a_pass_may_make_four_times_the_primitives_of_a_whole_template(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fixpoint, "MAX_PRIMITIVES", 10)
+    monkeypatch.setattr(fixpoint, "MAX_GROWN_PRIMITIVES", 40)
 
     def padded_to(num: int) -> OptPass:
         def pad(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
