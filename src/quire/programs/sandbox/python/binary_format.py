@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 HEADER_BYTES = 8
-CORE_MODULE = 1
+_CORE_MODULE = 1
 """A section of a component."""
+
+
+def with_changed_module(component: bytes, change: Callable[[bytes], bytes | None]) -> bytes | None:
+    """The component with what ``change`` makes of its first core module for which that is not None;
+    None if there is no such module."""
+    out = bytearray(component[:HEADER_BYTES])
+    found = False
+    for kind, start, end in sections(component):
+        content = component[start:end]
+        changed = change(content) if kind == _CORE_MODULE and not found else None
+        found = found or changed is not None
+        out += section(kind, content if changed is None else changed)
+    return bytes(out) if found else None
 
 
 def sections(binary: bytes) -> Iterator[tuple[int, int, int]]:

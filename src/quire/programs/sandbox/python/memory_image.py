@@ -12,13 +12,13 @@ from array import array
 
 from quire.core.errors import ConfigError
 from quire.programs.sandbox.python.binary_format import (
-    CORE_MODULE,
     HEADER_BYTES,
     number,
     section,
     sections,
     signed,
     unsigned,
+    with_changed_module,
 )
 from quire.programs.sandbox.python.guest.image import mark
 
@@ -40,21 +40,13 @@ def with_immortal_objects(component: bytes) -> bytes:
     Raises:
         ConfigError: it contains no list of objects.
     """
-    out = bytearray(component[:HEADER_BYTES])
-    found = False
-    for kind, start, end in sections(component):
-        content = component[start:end]
-        if kind == CORE_MODULE and not found:
-            changed = _changed_module(content)
-            if changed is not None:
-                content, found = changed, True
-        out += section(kind, content)
-    if not found:
+    changed = with_changed_module(component, _changed_module)
+    if changed is None:
         raise ConfigError(
             "the Python sandbox was built without the list of its objects: install the version of "
             "componentize-py that quire[sandbox] requires"
         )
-    return bytes(out)
+    return changed
 
 
 def _changed_module(module: bytes) -> bytes | None:

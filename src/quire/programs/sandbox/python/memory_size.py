@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from quire.core.errors import ConfigError
 from quire.programs.sandbox.python.binary_format import (
-    CORE_MODULE,
     HEADER_BYTES,
     number,
     section,
     sections,
     unsigned,
+    with_changed_module,
 )
 
 _EXPORT = "memory-pages"
@@ -36,21 +36,13 @@ def with_memory_size(component: bytes) -> bytes:
     Raises:
         ConfigError: no core module exports it as expected.
     """
-    out = bytearray(component[:HEADER_BYTES])
-    found = False
-    for kind, start, end in sections(component):
-        content = component[start:end]
-        if kind == CORE_MODULE and not found:
-            changed = _changed_module(content)
-            if changed is not None:
-                content, found = changed, True
-        out += section(kind, content)
-    if not found:
+    changed = with_changed_module(component, _changed_module)
+    if changed is None:
         raise ConfigError(
             "the Python sandbox was built without the function that tells its memory: install the "
             "version of componentize-py that quire[sandbox] requires"
         )
-    return bytes(out)
+    return changed
 
 
 def _changed_module(module: bytes) -> bytes | None:
