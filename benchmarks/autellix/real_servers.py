@@ -1,4 +1,4 @@
-"""Compares real servers on programs: ``quire serve`` with vLLM's server, at equal batch and memory.
+"""Compares real servers on programs: ``quire serve`` with vLLM's server, at equal batch and cache.
 
     python benchmarks/autellix/real_servers.py [--workload mixed] [--model small] [--seeds 1 2]
 
@@ -6,7 +6,9 @@ The same programs arrive at the same times at each server over HTTP, with forced
 calls follow one another as in the simulator. Nothing else should run meanwhile. Quire's requests
 name their program, as ``quire.client.track`` does. vLLM has its prefix cache (vLLM-opt in Autellix)
 or not (vLLM), and calculates in float32 where the processor has no bf16, which is its best type
-there. A third system is Quire with ``fcfs``, in which the engine alone differs from vLLM-opt.
+there. Quire runs with ``quire`` and with ``fcfs``: the latter differs from vLLM in all but the
+order of calls. Both have their defaults otherwise, so Quire pauses programs that do not fit and
+keeps pages of waiting ones in 256 MiB of the host's memory, which vLLM does not.
 
 Chosen before the first run: all lengths of the workload (Autellix, Fig. 11) times ``--lengths``,
 because a processor is that much slower than the paper's GPUs; programs that exceed the model's
@@ -15,8 +17,9 @@ arrivals, 12 to 60 programs. Latency is that of a program: its response time ove
 tokens. The level is that of programs that run alone on vLLM with its prefix cache, times 2, 3 and
 5 (P95 twice these). Each system plays the middle rate, then higher ones until its mean is beyond
 the largest level, then lower ones until it is within the smallest; a run whose mean is certainly
-beyond is ended. Throughput is the rate at which a system reaches a level, *over* its ratio within
-a seed, as the median of the seeds. Systems take turns at each step.
+beyond is ended. Throughput is the rate at which a system reaches a level (where the next rate was
+ended, the one before it), *over* its ratio within a seed, as the median of the seeds. Systems take
+turns at each step.
 """
 
 from __future__ import annotations
@@ -149,10 +152,7 @@ class RateSearch:
     def next_rate(self) -> float | None:
         """Return the rate to be played next; None: there is none."""
         step = self._next_step()
-        return None if step is None else self.rate_of(step)
-
-    def rate_of(self, step: int) -> float:
-        return self._middle * STEP**step
+        return None if step is None else self._middle * STEP**step
 
     def add(self, mean_s: float) -> None:
         """Note the mean latency at the rate that came last from ``next_rate``."""
@@ -252,7 +252,7 @@ def sweep(
 
 
 def throughputs(rows: Sequence[Row], alone_s: float) -> list[dict[str, str]]:
-    """Return the rate that each system sustains at each level, and that of Quire's over it."""
+    """Return the rate that each system sustains at each level, also over that of each vLLM."""
     table = []
     names = list(dict.fromkeys(row["system"] for row in rows))
     seeds = sorted({row["seed"] for row in rows})
