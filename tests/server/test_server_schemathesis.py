@@ -26,8 +26,8 @@ CONFIG = schemathesis.Config.from_dict(
             "negative_data_rejection": {"expected-statuses": REFUSALS},
             "positive_data_acceptance": {"enabled": False},
         },
-        # one case per keyword of the schema would be a thousand requests to each of these;
-        # the fuzzing phase below and the tests of bad fields see to them
+        # one case per keyword of the schema would be hundreds of requests to each of these, which
+        # take messages or prompts; the fuzzing phase below and the tests of bad fields see to them
         "operations": [
             {
                 "include-path": [
@@ -40,6 +40,11 @@ CONFIG = schemathesis.Config.from_dict(
                     "/v1/embeddings",
                     "/v1/rerank",
                     "/v1/score",
+                    # as /v1/conversations, and as /v1/microserving/prep_recv
+                    "/v1/conversations/{conversation}/items",
+                    "/v1/microserving/pages",
+                    "/v1/microserving/remote_send",
+                    "/v1/microserving/start_generate",
                     "/tokenize",
                 ],
                 "phases": {"coverage": {"enabled": False}},

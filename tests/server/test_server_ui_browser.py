@@ -577,6 +577,11 @@ def test_the_id_of_a_program_with_a_long_name_is_in_sight(
             assert known is not None
             assert known["width"] > 0
             assert known["x"] + known["width"] <= cell["x"] + cell["width"]
+            expect(line(page, name).locator(".id")).to_contain_text("prog-")
+            expect(line(page, name).locator(".id-prefix")).to_be_hidden()
+    with tab(chromium, width=1280, height=800) as page:
+        visit(page, node)
+        expect(line(page, names[0]).locator(".id-prefix")).to_be_visible()
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])

@@ -276,7 +276,7 @@ function newLine() {
   byName.get("name").append(
     element("span", { className: "fold", "aria-hidden": true }),
     element("span", { className: "label" }),
-    element("span", { className: "id" }),
+    element("span", { className: "id" }, element("span", { className: "id-prefix" }), element("span")),
   );
   byName.get("state").append(
     element("span", { className: "state" }),
@@ -296,7 +296,10 @@ function fillCells(cells, row, depth, now) {
   const [given, shortId] = [nameOf(row), (row.id ?? `#${row.process}`).slice(0, SHORT_ID_CHARS)];
   fold.style.marginInlineStart = `${Math.min(depth, 12) * 14}px`;
   setText(label, given);
-  setText(id, shortId);
+  const [prefix, rest] = id.children;
+  const prefixLength = shortId.indexOf("-") + 1;
+  setText(prefix, shortId.slice(0, prefixLength));
+  setText(rest, shortId.slice(prefixLength));
   setAttribute(name, "title", given || null);
   setText(form, row.form);
   setText(tenant, row.tenant);

@@ -105,7 +105,7 @@ export class Timeline {
     );
     setText(this.#from, clock(first));
     setText(this.#to, clock(end));
-    const shown = `${count(calls.length)} calls, ${count(waits.length)} waits between them, ` +
+    const shown = `${counted(calls.length, "call")}, ${counted(waits.length, "wait")} between them, ` +
       `${duration(end - first)} up to ${clock(end)}`;
     this.#canvas.setAttribute("aria-label", shown);
     setText(this.#readout, shown);
@@ -173,7 +173,7 @@ function callWords(call, end) {
       `${count(call.num_generated_tokens)} generated`,
   ];
   if (call.num_preemptions > 0) {
-    words.push(`preempted ${count(call.num_preemptions)} times`);
+    words.push(`preempted ${counted(call.num_preemptions, "time")}`);
   }
   if (call.error) {
     words.push(call.error.message);
