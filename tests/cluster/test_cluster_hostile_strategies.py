@@ -324,7 +324,7 @@ async def test_one_whose_idle_blocks_gives_way_too() -> None:
         shift = w.router.strategy.current
         assert shift.strategy.idle is not None
         with pytest.raises(_Interrupt):
-            await w.router.dispatcher._idle(
+            await w.router.dispatcher._by_strategy._idle(
                 shift, shift.strategy.idle, Request("GET", "/", [], b"", ""), []
             )
         assert w.router.strategy.current.strategy.label == "least_used"

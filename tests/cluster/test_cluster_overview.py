@@ -253,6 +253,23 @@ async def test_a_parameter_that_nothing_reads_is_refused_by_its_name(
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/programs/changes?since=1-1&since=2-2", "since"),
+        ("/v1/sessions?limit=3&limit=4", "limit"),
+    ],
+)
+async def test_a_parameter_that_is_there_twice_is_refused(
+    nodes: list[RealNode], path: str, name: str
+) -> None:
+    async with world(nodes=nodes) as w:
+        answer = await w.http.get(path, headers=ADMIN_HEADERS)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (
+            400, f"{name}: it is there twice; send it once",
+        )  # fmt: skip
+
+
 async def test_the_routers_keys_guard_the_view_and_not_the_page(nodes: list[RealNode]) -> None:
     tenants = (TenantConfig(TenantId("default"), api_keys=("secret",)),)
     async with world(nodes=nodes, tenants=tenants) as w:

@@ -31,11 +31,15 @@ class Sessions:
         *,
         num_disk_blocks: int = 0,
         above: float = 0.0,
+        max_batch_tokens: int = 128,
         disk_fault: Callable[[Move], bool] | None = None,
     ) -> None:
         pausing = PausingConfig(above=above, resume_below=above or 1.0, max_hold_s=0.0)
         pool = fake_pool(
-            num_blocks=NUM_BLOCKS, num_host_blocks=num_host_blocks, num_disk_blocks=num_disk_blocks
+            num_blocks=NUM_BLOCKS,
+            num_host_blocks=num_host_blocks,
+            num_disk_blocks=num_disk_blocks,
+            max_batch_tokens=max_batch_tokens,
         )
         engine = FakeEngine(pool, disk_fault=disk_fault)
         self.world = World(engine=engine, config={"pausing": pausing})

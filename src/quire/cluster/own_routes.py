@@ -10,10 +10,9 @@ import hmac
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -38,7 +37,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.server.errors.errors import RETRY_AFTER_S, HttpError, wrong_method
-from quire.server.requests.query_names import check_query_names
+from quire.server.requests.query_names import check_query
 from quire.server.security import OPEN_PATHS
 
 _PREFIX = "/router/"
@@ -124,8 +123,7 @@ class OwnRoutes:
         path, method = scope["path"], scope["method"]
         if path.startswith(_PREFIX):
             self._admin.check(Headers(scope=scope), changes=method not in ("GET", "HEAD"))
-            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            check_query_names(query, ())
+            check_query(QueryParams(scope["query_string"]), ())
         draining = _DRAIN.fullmatch(path)
         _check_method(path, method, _OWN.get(path) if draining is None else ("POST", "DELETE"))
         if draining is not None:

@@ -25,6 +25,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors.errors import HttpError
+from quire.server.own_route import OwnRoute
+from quire.server.requests.query_names import check_query
 from quire.server.requests.strict_json import StrictRequest
 
 Endpoint = Callable[[Request, Any], Awaitable[Response]]
@@ -37,19 +39,24 @@ _NO_BODY = {"type": "missing", "loc": ("body",), "msg": "Field required", "input
 
 
 class DirectRoute:
-    """A route that is called directly: ``endpoint`` with a body of type ``model``."""
+    """A route that is called directly: ``endpoint`` with a body of type ``model``. ``is_own``: it
+    refuses every parameter of a query (``OwnRoute``)."""
 
-    def __init__(self, endpoint: Endpoint, model: type[BaseModel]) -> None:
+    def __init__(self, endpoint: Endpoint, model: type[BaseModel], *, is_own: bool) -> None:
         self._endpoint = endpoint
         self._model = model
+        self._is_own = is_own
 
     async def __call__(self, request: StrictRequest) -> Response:
         """Return the route's response.
 
         Raises:
             RequestValidationError: the body is not JSON, or does not match the model.
+            HttpError: a parameter of the query that the route does not have.
             Exception: whatever the route raises.
         """
+        if self._is_own:
+            check_query(request.query_params, ())
         return await self._endpoint(request, await self._body(request))
 
     async def _body(self, request: StrictRequest) -> BaseModel:
@@ -86,7 +93,9 @@ def direct_routes(routes: Iterable[APIRoute]) -> dict[str, DirectRoute]:
     for route in routes:
         model = _body_alone(route.endpoint)
         if route.methods == {"POST"} and "{" not in route.path and model is not None:
-            found[route.path] = DirectRoute(route.endpoint, model)
+            found[route.path] = DirectRoute(
+                route.endpoint, model, is_own=isinstance(route, OwnRoute)
+            )
     return found
 
 

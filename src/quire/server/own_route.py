@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.requests.query_names import check_query_names
+from quire.server.requests.query_names import check_query
 from quire.server.requests.strict_json import StrictRoute
 
 
@@ -24,7 +24,7 @@ class OwnRoute(StrictRoute):
         known = [one.alias for one in self.dependant.query_params]
 
         async def own_handler(request: Request) -> Response:
-            check_query_names(request.query_params, known)
+            check_query(request.query_params, known)
             return await handler(request)
 
         return own_handler

@@ -191,6 +191,11 @@ REFUSED = {
     "a tag": ("name: !!python/object:os.x {}", "is not valid YAML"),
     "an alias": ("a: &a [1]\nb: *a", "aliases are not read (line 2)"),
     "a key twice": (SMALL + "name: other\n", "the key 'name' occurs twice (line 6)"),
+    "merged keys": (SMALL + "keys: {<<: {admin: x}, admin: y}\n", "'<<' is not read (line 6)"),
+    "ranks as a text": (
+        edited(PORT, PORT + "    gpus: 1\n    options: {tensor-parallel: '2'}\n"),
+        "an engine of 2 ranks needs as many GPUs",
+    ),
     "an unknown key": (SMALL + "node: 1\n", "the file has no key 'node': there are name, nodes"),
     "no name": (edited("name: small\n", ""), "name is missing"),
     "a bad name": (edited("name: small", "name: Small"), "name is 'Small': write lower-case"),

@@ -267,3 +267,24 @@ def test_pages_that_go_and_come_in_any_order_are_found_by_their_keys(
     assert index.keys(start, pack_tokens(wanted)) == prompt_keys(start, 2, wanted)
     index.clear()
     assert not any(content.latest or content.indexed for content in contents)
+
+
+def test_the_beginnings_of_the_prompts_that_are_evicted_next() -> None:
+    """Pages 0 to 2 and 3 to 5 of two prompts, the last page of each released first."""
+    index = PrefixIndex("model", page_size=2)
+    prompts = [insert(index, RED, [first] * 6) for first in (1, 2)]
+    pages = [*prompts[0], *prompts[1]]
+    for prompt in prompts:
+        for content in reversed(prompt):
+            content.num_refs = 0
+            index.cache(content)
+
+    def numbers(num: int) -> list[int]:
+        return [pages.index(content) for content in index.beginnings(num)]
+
+    assert numbers(2) == [1, 0]
+    assert numbers(3) == [2, 1, 0]
+    assert numbers(5) == [2, 1, 0, 4, 3]
+    assert numbers(9) == [2, 1, 0, 5, 4, 3]
+    pages[0].num_pins = 1
+    assert numbers(3) == [2, 1, 3]

@@ -501,6 +501,7 @@ def test_a_websocket_that_is_not_there_is_404(server: RunningServer, path: str) 
         ("after=x", "after", "invalid_argument"),
         ("after=-1", "after", "invalid_argument"),
         ("afer=1", "afer", "unknown_parameter"),
+        ("after=1&after=2", "after", "invalid_argument"),
     ],
 )
 def test_a_websocket_with_a_wrong_query_is_told_what_is_wrong(
@@ -698,6 +699,32 @@ def test_own_routes_refuse_parameters_that_they_do_not_have(
     error = check_shape(response)
     assert (response.status_code, error["message"]) == (400, said)
     assert (error["code"], error["param"]) == ("unknown_parameter", said.partition(":")[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/programs"),
+        ("POST", "/v1/sessions"),
+        ("POST", "/v1/microserving/prep_recv"),
+        ("POST", "/v1/microserving/programs/lost"),
+        ("GET", "/v1/microserving/engines"),
+    ],
+)
+def test_own_routes_with_or_without_a_body_refuse_them_alike(
+    http: httpx.Client, method: str, path: str
+) -> None:
+    response = http.request(method, f"{path}?nothing=1", json={})
+    error = check_shape(response)
+    assert (response.status_code, error["code"], error["param"]) == (
+        400, "unknown_parameter", "nothing",
+    )  # fmt: skip
+
+
+def test_a_parameter_that_is_there_twice_is_refused(http: httpx.Client) -> None:
+    response = http.get("/v1/sessions?limit=1&limit=2")
+    assert check_shape(response)["message"] == "limit: it is there twice; send it once"
+    assert response.status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/v1/models?beta=true", "/v1/files?limit=2&beta=true"])

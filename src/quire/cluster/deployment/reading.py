@@ -115,8 +115,8 @@ def _nodes(content: Any, place: str, commands: Commands) -> ProcessGroup:
     name = section.name("name", "node")
     scaling = _scaling(section)
     group = _group(section, name, arguments, commands.serve, cpus=1.0, scaling=scaling)
-    ranks = options.get("tensor-parallel", 1)
-    if group.resources.gpus and isinstance(ranks, int) and group.resources.gpus < ranks:
+    ranks = 1 if commands.serve is None else int(options.get("tensor-parallel", 1))
+    if 0 < group.resources.gpus < ranks:
         raise ConfigError(
             f"{place}: an engine of {ranks} ranks needs as many GPUs of one machine, and gpus is "
             f"{group.resources.gpus:g}: raise it, or lower options.tensor-parallel"

@@ -1,7 +1,7 @@
 """Reads a YAML file into plain values.
 
-Owns which parts of YAML are allowed: no tags, no aliases, no key twice (YAML's own rule, which the
-library ignores), a bounded size.
+Owns which parts of YAML are allowed: no tags, no aliases, no merged keys, no key twice (YAML's own
+rule, which the library ignores), a bounded size.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from quire.core.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
 
+_MERGE = "tag:yaml.org,2002:merge"
+
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
     """Refuses a key that occurs twice."""
@@ -24,6 +26,9 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
         seen = set()
         for key_node, _ in node.value:
             key = key_node.value
+            if key_node.tag == _MERGE:
+                line = key_node.start_mark.line + 1
+                raise yaml.MarkedYAMLError(problem=f"'<<' is not read (line {line})")
             if isinstance(key, str) and key in seen:
                 line = key_node.start_mark.line + 1
                 raise yaml.MarkedYAMLError(problem=f"the key {key!r} occurs twice (line {line})")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
@@ -21,7 +21,9 @@ from quire.cluster.requests.request import Request
 from quire.core.errors import UNREADABLE, CapacityError, EngineFault, EngineLost
 from quire.server.errors.errors import HttpError
 from quire.server.list_page import ListPage
+from quire.server.requests.query_names import check_query_names
 
+_SESSIONS = "/v1/sessions"
 _TIMEOUT_S = 30.0
 _MAX_BYTES = 16 << 20
 _PAGE = 100
@@ -95,10 +97,13 @@ class AllEngines:
 
         Raises:
             CapacityError: no node is alive.
-            HttpError: 400; no item has the id ``after``, or ``limit`` is not from 1 to 100.
+            HttpError: 400; no item has the id ``after``, or ``limit`` is not from 1 to 100, or
+                Quire's own path has a parameter that it does not know, or one twice.
         """
-        sent = parse_qs(request.target.partition("?")[2], keep_blank_values=True)
-        query = {name: values[-1] for name, values in sent.items()}
+        sent = parse_qsl(request.target.partition("?")[2], keep_blank_values=True)
+        if request.path == _SESSIONS:
+            check_query_names([name for name, _ in sent], ("after", "limit"))
+        query = dict(sent)
         after, limit = None, _DEFAULT_LIMIT
         if is_paged:
             after, limit = query.pop("after", None), _limit(query.pop("limit", None))

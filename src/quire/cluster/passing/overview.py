@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 import msgspec
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -35,7 +35,7 @@ from quire.server.answers.event_stream import HEARTBEAT, HEARTBEAT_S, EventStrea
 from quire.server.errors.errors import HttpError
 from quire.server.events import DATA_EVENTS, data_event
 from quire.server.page import PAGE_PATH, is_of_page, read_page_files
-from quire.server.requests.query_names import check_query_names
+from quire.server.requests.query_names import check_query
 
 _LIVE = "/v1/programs/changes"
 _TIMEOUT_S = 5.0
@@ -110,9 +110,9 @@ class Overview:
 
     async def _changes(self, scope: Scope) -> Response:
         headers = Headers(scope=scope)
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        check_query_names(query, ("since",))
-        since = query.get("since", [""])[-1]
+        query = QueryParams(scope["query_string"])
+        check_query(query, ("since",))
+        since = query.get("since", "")
         access = [pair for pair in scope["headers"] if pair[0] in _ACCESS]
         if "text/event-stream" not in headers.get("accept", "").lower():
             body = await self.look(read_place(since), access)

@@ -76,6 +76,22 @@ class EvictionOrder:
             self._begin += 1
         return next((one for one in self.contents() if not one.num_pins), None)
 
+    def beginnings(self, num_contents: int) -> list[Content]:
+        """At most ``num_contents`` (one or more) that are not pinned of the first ones, of each
+        prompt its beginning: the rest cannot be found without it. Its last page comes first."""
+        found: list[Content] = []
+        prompt: list[Content] = []
+        for content in self.contents():
+            if content.num_pins:
+                continue
+            if prompt and not _is_before(content, prompt[-1]):
+                found += prompt[len(found) - num_contents :]
+                if len(found) == num_contents:
+                    return found
+                prompt = []
+            prompt.append(content)
+        return found + prompt[len(found) - num_contents :]
+
     def clear(self) -> list[Content]:
         """Take out all, and return them in order."""
         contents = list(self.contents())
@@ -99,3 +115,11 @@ class EvictionOrder:
             assert content is None or content.turn == number, "a content has another turn"
         for number, content in enumerate(self._first, 1):
             assert content is None or content.turn == -number, "a content has another turn"
+
+
+def _is_before(content: Content, after: Content) -> bool:
+    """Whether ``content`` is the page before ``after`` in its prompt."""
+    node, node_after = content.node, after.node
+    assert node is not None
+    assert node_after is not None
+    return node_after.parent is not None and node_after.parent.key == node.key

@@ -279,6 +279,10 @@ class PrefixIndex:
         """The contents that are evicted next, in order; at most ``num_contents``."""
         return [one for one in islice(self._cached.contents(), num_contents) if not one.num_pins]
 
+    def beginnings(self, num_contents: int) -> list[Content]:
+        """At most ``num_contents`` of those that are evicted next, prompts from their beginning."""
+        return self._cached.beginnings(num_contents)
+
     @property
     def num_cached(self) -> int:
         return len(self._cached) + len(self._priced)

@@ -46,7 +46,7 @@ from quire.server.programs.attachments import (
     moved_reason,
 )
 from quire.server.programs.records import message_frame, record_frame
-from quire.server.requests.query_names import check_query_names
+from quire.server.requests.query_names import check_query
 from quire.server.requests.strict_json import strict_loads
 from quire.server.routes.programs import After, PublicId
 from quire.server.schemas.programs import ClientFrame, MessageFrame
@@ -64,7 +64,7 @@ _TRY_AGAIN_LATER = 1013
 async def attach(websocket: WebSocket, program: PublicId, after: After = 0) -> None:
     context = context_of(websocket)
     try:
-        check_query_names(websocket.query_params, ("after",))
+        check_query(websocket.query_params, ("after",))
         handle = context.node.program(program, caller_of(websocket))
     except QuireError as error:
         await refuse(error, websocket.scope, websocket.receive, websocket.send)

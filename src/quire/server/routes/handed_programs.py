@@ -33,9 +33,9 @@ from quire.server.context import ServerContext, caller_of, context_of
 from quire.server.direct_routes import MSGPACK
 from quire.server.errors.errors import HttpError
 from quire.server.errors.refusals import mark_usual
+from quire.server.own_route import OwnRoute
 from quire.server.programs.records import launched
 from quire.server.programs.upload import native_program
-from quire.server.requests.strict_json import StrictRoute
 from quire.server.routes.programs import PublicId
 from quire.server.schemas.base import Responses
 from quire.server.schemas.microserving import (
@@ -46,7 +46,7 @@ from quire.server.schemas.microserving import (
 )
 from quire.server.schemas.programs import Program
 
-router = APIRouter(route_class=StrictRoute, tags=["microserving"])
+router = APIRouter(route_class=OwnRoute, tags=["microserving"])
 
 _MAX_TOKENS = 1 << 20
 """The most tokens of the texts of one program; the longest texts come first."""

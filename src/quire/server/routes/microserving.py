@@ -24,8 +24,9 @@ from quire.server.microserving.channel_frames import NAME_HEADER
 from quire.server.microserving.channels import ChannelStream
 from quire.server.microserving.exchanges import exchanges_of
 from quire.server.microserving.live_index import IndexStream
+from quire.server.own_route import OwnRoute
 from quire.server.planning import begin
-from quire.server.requests.strict_json import StrictRoute, generated_of
+from quire.server.requests.strict_json import generated_of
 from quire.server.schemas.base import ResponseModel, Responses, event_responses
 from quire.server.schemas.completions import Completion
 from quire.server.schemas.microserving import (
@@ -46,7 +47,7 @@ from quire.server.schemas.microserving import (
     StartGenerateRequest,
 )
 
-router = APIRouter(route_class=StrictRoute, tags=["microserving"])
+router = APIRouter(route_class=OwnRoute, tags=["microserving"])
 
 _FRAMES: Responses = {200: {"content": {"application/octet-stream": {}}}}
 _EVENTS = event_responses()

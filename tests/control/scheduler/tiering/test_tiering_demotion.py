@@ -64,3 +64,25 @@ def test_moves_that_take_longer_than_computing_are_not_made() -> None:
     for session in range(16, 30):
         sessions.call(session)
     assert sessions.world.pool.num_demoted == moved
+
+
+def test_blocks_are_free_ahead_for_the_message_behind_the_running_one_too() -> None:
+    """A prompt of two messages of 12 tokens: both are sent before a transfer can end."""
+    sessions = Sessions(64, max_batch_tokens=PROMPT // 2)
+    for session in range(1, 12):
+        sessions.call(session)
+    assert sessions.world.figures.prefix.num_evicted == 0
+    assert sessions.world.pool.num_demoted > 0
+    assert sessions.call(1, PROMPT + 4) == PROMPT
+
+
+def test_of_prompts_that_do_not_fit_the_beginnings_are_kept() -> None:
+    """A message takes half of the device, an eighth of it is free ahead: most is evicted."""
+    sessions = Sessions(256)
+    for session in range(1, 9):
+        sessions.call(session, 96)
+    assert sessions.world.figures.prefix.num_evicted > 0
+    for session in range(1, 6):
+        depths = sorted(len(one.node.path()) for one in sessions.contents(session) if one.node)
+        assert depths == list(range(1, len(depths) + 1)), "what is kept cannot be found"
+    assert sessions.call(1, 100) > 0

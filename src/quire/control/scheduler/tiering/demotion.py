@@ -4,8 +4,12 @@ Owns the choice. ``memory`` moves; ``gate`` estimates how likely a page is neede
 whether moving it is worth it.
 
 **When.** A block that is moved out is free only at the end of its transfer. So that no command
-waits for that, blocks are made free ahead: as many as the prompts of one message can take. Contents
-beyond that are evicted at once, as without a lower tier: nothing here ever delays a call.
+waits for that, blocks are made free ahead: as many as the prompts of two messages can take, the one
+that runs and the one behind it, and at most an eighth of the device. Contents beyond that are
+evicted at once, as without a lower tier: nothing here ever delays a call.
+
+**Which.** Those of the prompts that are evicted next, from their beginnings on: if the rest has to
+be evicted at once, the beginning can be found, while an end without its beginning could not.
 
 **Where.** Contents go to the host; those without a place there go to the disk. In a full tier, a
 page replaces one that is less likely to be needed, and no other: if pages of equally likely
@@ -19,6 +23,9 @@ from quire.control.memory.content import Content
 from quire.control.memory.transfers import Tier
 from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.tiering.price import MovePrice
+
+_NUM_MESSAGES = 2
+"""One message is computed, and one waits behind it: neither waits for a transfer."""
 
 
 class Demotion:
@@ -36,7 +43,7 @@ class Demotion:
     def num_reserved(self) -> int:
         """The number of blocks that are made free ahead."""
         pool, size = self._engine.info.pool, self._engine.memory.device.size
-        return min(size // 8, -(-pool.max_batch_tokens // pool.page_size))
+        return min(size // 8, _NUM_MESSAGES * -(-pool.max_batch_tokens // pool.page_size))
 
     def run(self) -> list[Content]:
         """Begin to move out the contents that are evicted next, until the reserve is free; return
@@ -47,7 +54,7 @@ class Demotion:
         num_short = self.num_reserved - memory.device.num_free - memory.transfers.num_leaving
         if num_short <= 0:
             return []
-        return [one for one in memory.index.least_recent(num_short) if self._demote(one)]
+        return [one for one in memory.index.beginnings(num_short) if self._demote(one)]
 
     def _demote(self, content: Content) -> bool:
         memory, gate, chance = self._engine.memory, self._gate, self._gate.chance_of(content)
