@@ -8,6 +8,7 @@ from control_world import World, alone
 from hypothesis import given, settings
 
 from quire.control.memory.content import ChainNode, Content, PromptKeys, prompt_keys
+from quire.control.memory.eviction_order import MOST_LOOKED_AT
 from quire.control.memory.packed_tokens import pack_tokens
 from quire.control.memory.prefix_index import PrefixIndex
 from quire.core import commands as c
@@ -288,3 +289,13 @@ def test_the_beginnings_of_the_prompts_that_are_evicted_next() -> None:
     assert numbers(9) == [2, 1, 0, 5, 4, 3]
     pages[0].num_pins = 1
     assert numbers(3) == [2, 1, 3]
+
+
+def test_of_a_long_prompt_no_more_than_a_bounded_part_is_looked_at() -> None:
+    index = PrefixIndex("model", page_size=2)
+    num_pages = MOST_LOOKED_AT + 10
+    prompt = insert(index, RED, [1] * 2 * num_pages)
+    for content in reversed(prompt):
+        content.num_refs = 0
+        index.cache(content)
+    assert index.beginnings(2) == [prompt[11], prompt[10]]

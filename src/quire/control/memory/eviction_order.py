@@ -7,11 +7,14 @@ while few are evicted: so one that leaves is taken out by its turn, without a lo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from quire.control.memory.content import Content
 
 _MIN_GAPS = 64
 """Gaps that are not worth closing."""
+MOST_LOOKED_AT = 1024
+"""The number of contents of which beginnings are chosen: a message bears this cost."""
 
 
 class EvictionOrder:
@@ -78,10 +81,11 @@ class EvictionOrder:
 
     def beginnings(self, num_contents: int) -> list[Content]:
         """At most ``num_contents`` (one or more) that are not pinned of the first ones, of each
-        prompt its beginning: the rest cannot be found without it. Its last page comes first."""
+        prompt its beginning: the rest cannot be found without it. Its last page comes first. Of a
+        prompt of more than ``MOST_LOOKED_AT`` pages it is the beginning of those."""
         found: list[Content] = []
         prompt: list[Content] = []
-        for content in self.contents():
+        for content in islice(self.contents(), max(num_contents, MOST_LOOKED_AT)):
             if content.num_pins:
                 continue
             if prompt and not _is_before(content, prompt[-1]):
