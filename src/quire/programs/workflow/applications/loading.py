@@ -94,10 +94,16 @@ def _of_file(path: Path, attribute: str) -> App:
         has = f"it has {', '.join(apps)}" if apps else "no variable of it is an App or a StateGraph"
         raise InvalidArgument(f"{path} has no {attribute!r}: {has}", param="workflow")
     found = names[attribute]
+    if callable(found) and not isinstance(found, App):
+        try:
+            found = found()
+        except InvalidArgument:
+            raise
+        except (Exception, SystemExit) as exc:
+            what = f"{path}:{attribute}() does not make an application without arguments"
+            raise _not_executed(exc, path.resolve(), what) from exc
     if is_state_graph(found):
         return import_state_graph(found, path.stem)
-    if callable(found) and not isinstance(found, App):
-        found = found()
     if not isinstance(found, App):
         raise InvalidArgument(
             f"{path}:{attribute} is {type(found).__name__}, not an App, a function that makes "
@@ -124,13 +130,15 @@ def _executed(path: Path) -> dict[str, Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as exc:
-        text = own_traceback(exc, str(path))
-        remedy = ""
-        if isinstance(exc, ModuleNotFoundError):
-            remedy = f": install what has it beside Quire, for {sys.executable}"
-        raise InvalidArgument(
-            f"{path} cannot be executed: {one_line(exc)}{remedy}\n{text}", param="workflow"
-        ) from exc
+        raise _not_executed(exc, path, f"{path} cannot be executed") from exc
     finally:
         del sys.modules[module.__name__]
     return vars(module)
+
+
+def _not_executed(exc: BaseException, path: Path, what: str) -> InvalidArgument:
+    remedy = ""
+    if isinstance(exc, ModuleNotFoundError):
+        remedy = f": install what has it beside Quire, for {sys.executable}"
+    text = own_traceback(exc, str(path))
+    return InvalidArgument(f"{what}: {one_line(exc)}{remedy}\n{text}", param="workflow")
