@@ -99,7 +99,7 @@ def test_it_is_refused_before_any_node_runs() -> None:
 async def test_a_function_finds_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     variable: contextvars.ContextVar[Any] = contextvars.ContextVar("config", default=None)
     module = SimpleNamespace(var_child_runnable_config=variable)
-    monkeypatch.setitem(sys.modules, "langchain_core.runnables.config", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "langchain_core.runnables.config", module)
 
     async def told(state: Any) -> Any:
         return {"answer": variable.get()["configurable"]["who"]}
@@ -150,7 +150,7 @@ class TestWithLangGraph:
         channels = pytest.importorskip("langgraph.channels")
 
         def made(kind: Any) -> Any:
-            schema = TypedDict("Passing", {"now": Annotated[str, kind]})  # type: ignore[misc]  # noqa: UP013
+            schema = TypedDict("Passing", {"now": Annotated[str, kind]})  # noqa: UP013
             return graph_of(
                 ITS_OWN.graph, ("__start__", "a"), schema=schema, a=lambda state: {"now": "x"}
             )
