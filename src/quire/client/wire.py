@@ -91,7 +91,10 @@ def code_body(code: bytes) -> dict[str, Any]:
     try:
         return {"source": code.decode("utf-8")}
     except UnicodeDecodeError as exc:
-        raise InvalidArgument(f"neither a WebAssembly module nor Python source: {exc}") from exc
+        raise InvalidArgument(
+            f"neither a WebAssembly module nor Python source in UTF-8 ({exc.reason} at byte "
+            f"{exc.start}): give a Python file, a .wasm module or a folder"
+        ) from exc
 
 
 def unreachable(url: str, reason: Exception) -> QuireError:

@@ -210,6 +210,11 @@ def test_an_application_of_a_file_is_explained(
     ran = invoke(capsys, "workflow", "explain", f"{file}:app", "--input", "city=Oslo")
     assert (ran.code, "1 primitives" in ran.out) == (0, True), ran.err
     assert ran.out.endswith("no pass found anything to change\n")
+    ran = invoke(capsys, "workflow", "explain", str(file))
+    said = " ".join(ran.err.split())
+    assert ran.code == EXIT_ERROR
+    assert "mine.py is a file: name the variable of its application" in said
+    assert said.endswith("mine.py:app; it has app")
     for name, message in (
         ("made", "has no template"),
         ("number", "is int, not an App"),

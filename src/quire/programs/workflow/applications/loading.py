@@ -60,6 +60,13 @@ def find_application(name: str) -> App:
         return _of_file(Path(file), attribute)
     if name in APPLICATIONS:
         return APPLICATIONS[name]()
+    if name.endswith(".py"):
+        names = _executed(Path(name))
+        raise InvalidArgument(
+            f"{name} is a file: name the variable of its application, as in {name}:app; "
+            f"{_has(names)}",
+            param="workflow",
+        )
     near = get_close_matches(name, APPLICATIONS, n=1)
     asked = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidArgument(
@@ -90,9 +97,7 @@ def find_applications(names: Sequence[str]) -> dict[str, App]:
 def _of_file(path: Path, attribute: str) -> App:
     names = _executed(path)
     if attribute not in names:
-        apps = [name for name, one in names.items() if isinstance(one, App) or is_state_graph(one)]
-        has = f"it has {', '.join(apps)}" if apps else "no variable of it is an App or a StateGraph"
-        raise InvalidArgument(f"{path} has no {attribute!r}: {has}", param="workflow")
+        raise InvalidArgument(f"{path} has no {attribute!r}: {_has(names)}", param="workflow")
     found = names[attribute]
     if callable(found) and not isinstance(found, App):
         try:
@@ -116,6 +121,11 @@ def _of_file(path: Path, attribute: str) -> App:
             param="workflow",
         )
     return found
+
+
+def _has(names: Mapping[str, Any]) -> str:
+    apps = [name for name, one in names.items() if isinstance(one, App) or is_state_graph(one)]
+    return f"it has {', '.join(apps)}" if apps else "no variable of it is an App or a StateGraph"
 
 
 def _executed(path: Path) -> dict[str, Any]:
