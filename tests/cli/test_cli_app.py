@@ -49,6 +49,11 @@ def test_the_help_of_a_command_has_no_name_that_is_cut(capsys: Capture, command:
     assert f"`{named[0]}`" in (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
 
 
+def test_no_word_of_the_help_is_cut_in_two() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
+    assert re.findall(r"\w- (?!or |and )\w+", page) == []
+
+
 def test_the_help_of_a_command_without_variables_does_not_speak_of_them(capsys: Capture) -> None:
     assert "environment variables" not in invoke(capsys, "new", "--help").out
 
@@ -130,9 +135,9 @@ def test_what_cannot_be_done_ends_with_status_2(
     [
         (("serve", "--policy", "fastest"), "'fastest' is not one of 'fcfs', 'program_fcfs'"),
         (("ps", "--state", "done"), "'done' is not one of 'starting', 'idle', 'waiting'"),
-        (("serve", "--port", "99999"), "should be less than or equal to 65535, not 99999"),
-        (("serve", "--port", "http"), "should be a valid integer"),
-        (("serve", "--head-timeout", "0"), "should be greater than or equal to 0.1, not 0"),
+        (("serve", "--port", "99999"), "'99999' should be less than or equal to 65535 "),
+        (("serve", "--port", "http"), "'http' should be a valid integer "),
+        (("serve", "--head-timeout", "0"), "'0' should be greater than or equal to 0.1"),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else "",
 )

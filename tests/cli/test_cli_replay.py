@@ -75,4 +75,4 @@ def test_no_log_at_all(capsys: Capture, tmp_path: Path) -> None:
     path.write_bytes(b"")
     ran = invoke(capsys, "replay", str(path))
     assert ran.code == 2
-    assert "not an event log" in ran.err
+    assert "no event log of Quire: name a file that --record" in " ".join(ran.err.split())

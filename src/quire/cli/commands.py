@@ -67,7 +67,8 @@ def _with_value(error: typer.BadParameter) -> str:
     found = getattr(error.__cause__, "errors", None)  # pydantic's, imported only by now
     if found is None or not message.startswith("Input should be"):
         return message
-    return f"{message}, not {found()[0]['input']}"
+    should = message.removeprefix("Input ").partition(", unable to parse")[0]
+    return f"{found()[0]['input']!r} {should}"
 
 
 class UnloadedCommand(TyperCommand):
@@ -113,7 +114,8 @@ PANELS = {
         Subcommand(
             "profile",
             "profile.command",
-            "Measure the cost of an engine's batch messages, for 'quire sim --profile'.",
+            "Measure what an engine's batches cost, for --profile of 'serve', 'workflow' and "
+            "'sim'.",
         ),
     ),
     "Work with a cluster": (
@@ -158,7 +160,7 @@ PANELS = {
         Subcommand(
             "ps",
             "processes",
-            "List the programs of a running node: inferlets and sessions, running and recently "
+            "List the programs, workflows and sessions of a running node, running and recently "
             "ended.",
         ),
         Subcommand(

@@ -51,7 +51,7 @@ def ps(
         bool, typer.Option("--watch", "-w", help="Refresh the list until Ctrl-C.")
     ] = False,
 ) -> None:
-    """List the programs of a running node: inferlets and sessions, running and recently ended.
+    """List the programs, workflows and sessions of a running node, running and recently ended.
 
     The newest is first, a child below its parent. Tokens (computed, found in the cache, generated)
     are also shown for ended programs, pages only for running ones. A narrow terminal shows fewer

@@ -28,6 +28,7 @@ FOR_EVER = httpx.Timeout(None, connect=5.0)
 """Timeout of requests that return when a program ends: none."""
 
 _WASM_MAGIC = b"\0asm"
+_ENDED = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 
 
 def node_url(url: str) -> str:
@@ -90,14 +91,23 @@ def code_body(code: bytes) -> dict[str, Any]:
     try:
         return {"source": code.decode("utf-8")}
     except UnicodeDecodeError as exc:
-        raise InvalidArgument(f"neither a WebAssembly module nor Python source: {exc}") from exc
+        raise InvalidArgument(
+            f"neither a WebAssembly module nor Python source in UTF-8 ({exc.reason} at byte "
+            f"{exc.start}): give a Python file, a .wasm module or a folder"
+        ) from exc
 
 
 def unreachable(url: str, reason: Exception) -> QuireError:
-    """Return the error for a node that cannot be reached."""
+    """Return the error for a node that cannot be reached, or that ended the connection."""
+    told = str(reason) or type(reason).__name__
+    if isinstance(reason, _ENDED):
+        return EngineLost(
+            f"{url} ended the connection before it had answered ({told}): see its log. It may have "
+            "stopped, or the request is far longer than its --max-body-bytes or --max-query-bytes"
+        )
     return EngineLost(
-        f"no node answers at {url} ({reason}): start one with 'quire serve' or name another "
-        "with --url"
+        f"no node answers at {url} ({told}): start one with 'quire serve' or name another with "
+        "--url"
     )
 
 

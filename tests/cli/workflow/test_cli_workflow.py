@@ -22,6 +22,7 @@ from quire.cli.progress_lines import ProgressLines
 from quire.cli.workflow.inputs import query_inputs, texts_of_schema
 from quire.cli.workflow.options import WorkflowNodeOptions
 from quire.cli.workflow.running import QueryProgress, finish
+from quire.programs.services.documents import MAX_FILE_BYTES
 from quire.programs.workflow import App, Engine, find_application
 from quire.programs.workflow.applications import APPLICATIONS
 
@@ -167,7 +168,11 @@ def test_of_a_folder_the_documents_are_read_and_other_files_are_named(
         (("explain", "naive-rag", "--set", "x"), "--set 'x': write COMPONENT.KEY=VALUE"),
         (("explain", "naive-rag", "--set", "a.b=1"), "the configuration of naive-rag has no 'a'"),
         (("explain", "naive-rag", "--passes", "all"), "no pass 'all'; the passes are prune"),
-        (("explain", "naive-rag", "--documents", "no.md"), "no.md cannot be read:"),
+        (("explain", "naive-rag", "--documents", "no.md"), "there is no file or folder no.md:"),
+        (
+            ("explain", "naive-rag", "--documents", "https://10.0.0.1/a/b.pdf"),
+            "--documents https://10.0.0.1/a/b.pdf is an address, and none is fetched",
+        ),
         (("explain", "naive-rag", "--svg", "no/such/folder.svg"), "cannot be written"),
     ],
 )
@@ -183,6 +188,20 @@ def test_what_it_cannot_do_is_refused(
     assert message in " ".join(ran.err.split())
 
 
+def test_a_document_that_is_too_large_is_named_before_it_is_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    large = tmp_path / "large.pdf"
+    with large.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    ran = invoke(
+        capsys, "workflow", "run", "naive-rag", *ASKED[:-1], str(large), "--url", "http://x"
+    )
+    assert ran.code == EXIT_ERROR
+    text = "".join(ran.err.split())
+    assert f"large.pdfhas{MAX_FILE_BYTES + 1}bytes;adocumenthasatmost{MAX_FILE_BYTES}:" in text
+
+
 def test_an_application_of_a_file_is_explained(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -191,6 +210,11 @@ def test_an_application_of_a_file_is_explained(
     ran = invoke(capsys, "workflow", "explain", f"{file}:app", "--input", "city=Oslo")
     assert (ran.code, "1 primitives" in ran.out) == (0, True), ran.err
     assert ran.out.endswith("no pass found anything to change\n")
+    ran = invoke(capsys, "workflow", "explain", str(file))
+    said = " ".join(ran.err.split())
+    assert ran.code == EXIT_ERROR
+    assert "mine.py is a file: name the variable of its application" in said
+    assert said.endswith("mine.py:app; it has app")
     for name, message in (
         ("made", "has no template"),
         ("number", "is int, not an App"),

@@ -52,6 +52,23 @@ async def test_the_log_and_not_the_tenant_is_told_which_files_are_lost(
     await asyncio.to_thread(store.close)
 
 
+async def test_a_folder_that_cannot_be_written_is_named_and_used_again(tmp_path: Path) -> None:
+    pytest.importorskip("lancedb", reason="needs the extra 'workflows'")
+    store = vector_store("lance", tmp_path)
+    await store.put(NOTES, ROWS)
+    table = await asyncio.to_thread(lambda: next(tmp_path.rglob("*.lance")))
+    folder = table.parents[1]
+    shutil.rmtree(folder)
+    folder.touch()
+    other = CollectionPlace(NOTES.tenant, None, "other")
+    with pytest.raises(CapacityError, match=r"LanceDB .* \(Not a directory\): check that its"):
+        await store.put(other, ROWS)
+    folder.unlink()
+    await store.put(other, ROWS)
+    assert len((await store.search(other, ROWS.vectors, 1))[0]) == 1
+    await asyncio.to_thread(store.close)
+
+
 async def test_rows_that_are_replaced_leave_no_files(tmp_path: Path) -> None:
     pytest.importorskip("lancedb", reason="needs the extra 'workflows'")
     store = vector_store("lance", tmp_path)

@@ -39,12 +39,12 @@ async def test_what_is_no_text_is_read_and_the_rest_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "a.md", "text": "x", "base64": PDF}, r"\[0\] must be"),
+        ({"name": "a.md", "text": "x", "base64": PDF}, r"\[0\] is \{.*: give \{"),
         (
             {"name": "a.md", "text": "x", "url": "y"},
-            r"\[0\] must be .* no address is fetched, so send",
+            r"\[0\] is \{.*: give .* no address is fetched, so send",
         ),
-        ({"name": "a.md", "text": 1}, r"\[0\] must be"),
+        ({"name": "a.md", "text": 1}, r"\[0\] is \{.*: give \{"),
         ({"name": "a.md", "text": "x", "kind": "docx"}, "is of kind 'docx': give one of text, htm"),
         ({"name": "a.pdf", "base64": " "}, r"\('a\.pdf'\) is empty"),
         ({"name": "a.pdf", "base64": "%%%="}, r"'a\.pdf', whose base64 is damaged"),

@@ -76,8 +76,8 @@ def alone(**fields: Any) -> Node:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (alone(inputs={"q": "vectors"}), "find: a search takes one input of type text or texts"),
-        (alone(outputs={"o": "text"}), "find: a search takes one input .* produces texts"),
+        (alone(inputs={"q": "vectors"}), "find: a search takes text or texts and produces texts"),
+        (alone(outputs={"o": "text"}), "find: a search takes text or texts and produces texts"),
         (alone(config={"top_k": 65}), "find: top_k is 65: give 1 to 64"),
         (
             alone(config={"result": "{url}"}),

@@ -68,9 +68,9 @@ Workflows = Annotated[
         "--workflow",
         metavar="NAME|FILE.py:NAME|FILE.yaml",
         envvar="QUIRE_WORKFLOWS",
-        help="A workflow to serve: the name of a shipped one, the App in a Python file (the "
-        "file is executed), or a Haystack pipeline (FILE.yaml; join several with +). "
-        "Repeatable; default: all shipped ones.",
+        help="A workflow to serve: the name of a shipped one, an App or a LangGraph graph in a "
+        "Python file (the file is executed), or a Haystack pipeline (FILE.yaml; join several "
+        "with +). Repeatable; default: all shipped ones.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

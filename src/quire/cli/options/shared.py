@@ -70,8 +70,8 @@ Encoders = Annotated[
         "--encoder",
         metavar="[NAME=]SOURCE",
         envvar="QUIRE_ENCODERS",
-        help="An embedding model or cross-encoder, as a directory or hub id. With [NAME=]late- "
-        "interaction:SOURCE an embedding model scores pairs by their token vectors. "
+        help="An embedding model or cross-encoder, as a directory or hub id. With "
+        "[NAME=]late-interaction:SOURCE an embedding model scores pairs by their token vectors. "
         "Repeatable.",
         rich_help_panel=_ENGINE,
     ),

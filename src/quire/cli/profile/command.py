@@ -85,7 +85,7 @@ class ProfileOptions:
 
 @with_groups
 def profile(options: ProfileOptions) -> None:
-    """Measure the cost of an engine's batch messages, for 'quire sim --profile'.
+    """Measure what an engine's batches cost, for --profile of 'serve', 'workflow' and 'sim'.
 
     Starts a node for the model and sends it 1, 2, 4, ... requests at a time, up to the number that
     the engine runs at once, with short and long prompts. This takes minutes; run nothing else on

@@ -74,5 +74,5 @@ def request_code(program: str, is_known: Callable[[], bool]) -> dict[str, Any]:
     except OSError as exc:
         raise InvalidArgument(
             f"{program} is neither a program of the library ('quire run --list') nor a file that "
-            f"can be read: {exc}"
+            f"can be read ({exc.strerror}): check its name"
         ) from exc

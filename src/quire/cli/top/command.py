@@ -63,7 +63,8 @@ def top(
             _print_once(look(node, Snapshot()), view, console, as_json=as_json)
         elif console.is_dumb_terminal or not (console.is_terminal and sys.stdin.isatty()):
             raise InvalidArgument(
-                "quire top redraws a terminal, and this is none that can be: add --once"
+                "quire top needs a terminal that it can redraw: add --once, which prints the state "
+                "once"
             )
         else:
             _watch(node, view, console, interval)

@@ -47,8 +47,8 @@ def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
 
     'run' prints the answer to --question from --documents. It starts a node for the query
     (configured by --model, --encoder, --encoder-instances, --encoder-dtype, --vector-store,
-    --search and --mcp-servers), or uses a running one (--url), which has its workflows by name: a
-    file is always run on a node of the command. naive-rag needs an embedding model; advanced-rag
+    --search and --mcp-servers). With --url it runs a workflow that a running node serves; a file
+    cannot be sent there. naive-rag needs an embedding model; advanced-rag
     and contextual-retrieval also need a cross-encoder; search-generation needs --search. 'list'
     with --url lists the workflows of that node.
 

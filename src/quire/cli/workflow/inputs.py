@@ -12,7 +12,13 @@ from typing import Any
 from quire.cli.console import escaped, messages
 from quire.core.errors import InvalidArgument
 from quire.node.documents.readers import DocumentReaders
-from quire.programs.services.documents import SUFFIXES, DocumentService, decoded, kind_of
+from quire.programs.services.documents import (
+    MAX_FILE_BYTES,
+    SUFFIXES,
+    DocumentService,
+    decoded,
+    kind_of,
+)
 from quire.programs.workflow import App
 from quire.programs.workflow.graphs.values import ValueType
 from quire.programs.workflow.running import with_texts
@@ -134,15 +140,32 @@ def _documents(paths: list[Path]) -> list[dict[str, str]]:
     files = [one for path in paths for one in (_files_of(path) if path.is_dir() else [path])]
     found: list[dict[str, str]] = []
     for file in files:
-        try:
-            content = file.read_bytes()
-        except OSError as exc:
-            raise InvalidArgument(f"{file} cannot be read: {exc}") from exc
+        content = _content(file)
         if kind_of(file.name) == "text":
             found.append({"name": file.name, "text": decoded(str(file), content)})
         else:
             found.append({"name": file.name, "base64": base64.b64encode(content).decode()})
     return found
+
+
+def _content(file: Path) -> bytes:
+    """Raise ``InvalidArgument`` with the name that was given if the file cannot be a document."""
+    if file.parts[:1] in (("http:",), ("https:",)):
+        raise InvalidArgument(
+            f"--documents {file.parts[0]}//{'/'.join(file.parts[1:])} is an address, and none is "
+            "fetched: download the document and name the file"
+        )
+    try:
+        num_bytes = file.stat().st_size
+        if num_bytes > MAX_FILE_BYTES:
+            raise InvalidArgument(
+                f"{file} has {num_bytes} bytes; a document has at most {MAX_FILE_BYTES}: divide it"
+            )
+        return file.read_bytes()
+    except FileNotFoundError as exc:
+        raise InvalidArgument(f"there is no file or folder {file}: check its name") from exc
+    except OSError as exc:
+        raise InvalidArgument(f"{file} cannot be read: {exc.strerror}") from exc
 
 
 async def with_document_texts(

@@ -223,8 +223,8 @@ class WorkflowCommandOptions:
         typer.Argument(
             metavar="NAME|FILE.py:NAME|FILE.yaml",
             autocompletion=_names,
-            help="The name of a workflow ('quire workflow list'), the App in a Python file, or a "
-            "Haystack pipeline (several: INDEX.yaml+ASK.yaml).",
+            help="The name of a workflow ('quire workflow list'), an App or a LangGraph graph "
+            "in a Python file, or a Haystack pipeline (several: INDEX.yaml+ASK.yaml).",
         ),
     ] = None
     asked: InputOptions

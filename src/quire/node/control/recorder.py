@@ -184,16 +184,25 @@ def read_log(
             while (frames := _read_message(file)) is not None:
                 message = codec.decode(frames)
                 if isinstance(message, LogHeader) is not first:
-                    raise InvalidArgument(f"{path} is not an event log of quire")
+                    raise _no_log(path)
                 first, num_read = False, file.tell()
                 yield message
             num_cut = file.seek(0, SEEK_END) - num_read
             if num_cut and not first and on_cut is not None:
                 on_cut(num_cut)
     except OSError as exc:
-        raise InvalidArgument(f"the event log {path} cannot be read: {exc}") from exc
+        raise InvalidArgument(
+            f"the event log {path} cannot be read ({exc.strerror}): name a file that --record wrote"
+        ) from exc
     if first:
-        raise InvalidArgument(f"{path} is empty or cut off: it is not an event log of quire")
+        raise InvalidArgument(
+            f"{path} is empty or cut off, and no event log of Quire: name a file that --record "
+            "wrote"
+        )
+
+
+def _no_log(path: object) -> InvalidArgument:
+    return InvalidArgument(f"{path} is no event log of Quire: name a file that --record wrote")
 
 
 def _read_message(file: BinaryIO) -> list[Frame] | None:
@@ -206,7 +215,7 @@ def _read_message(file: BinaryIO) -> list[Frame] | None:
         if num_bytes is None:
             return None
         if num_bytes > _MAX_FRAME_BYTES:
-            raise InvalidArgument(f"{file.name} is not an event log of quire")
+            raise _no_log(file.name)
         frame = file.read(num_bytes)
         if len(frame) < num_bytes:
             return None

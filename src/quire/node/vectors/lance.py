@@ -96,9 +96,11 @@ class LanceStore:
             result = await self._threads.run(job)
         except (OSError, RuntimeError) as exc:  # LanceDB raises both for its files
             self._faults.fails(str(exc))
+            reason = getattr(exc, "strerror", None) or "its files cannot be read or written"
             raise CapacityError(
-                "the vector store cannot be used now: check whether its disk is full, or drop the "
-                "collection if its files are damaged (the node's log has the reason)"
+                f"the LanceDB vector store cannot be used now ({reason}): check that its folder, "
+                "'vectors' in --data-dir, can be written and has room, or drop the collection if "
+                "its files are damaged (the node's log has more)"
             ) from exc
         self._faults.works()
         return result

@@ -305,7 +305,7 @@ async def test_a_branch_that_is_not_taken_does_nothing(text: str, worked: list[s
 async def test_a_tool_that_does_not_return_what_it_promised_is_named() -> None:
     query = {"text": "yes", "items": ["a", "b", "c"]}
     for wrong, message in (
-        (lambda items: "text", "work: the function 'f' returned str, not texts"),
+        (lambda items: "text", r"work: the function 'f' returned 'text' \(str\), not texts"),
         (lambda items: [*items, "more"], "work: gave 3 elements for 2"),
     ):
         graph = Graph.optimize(branching(wrong), query)

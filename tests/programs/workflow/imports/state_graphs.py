@@ -12,6 +12,7 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 try:
@@ -44,9 +45,16 @@ class Send:
         self.node, self.arg = node, arg
 
 
+@dataclass
 class Command:
-    def __init__(self, update: Any = None, goto: Any = (), graph: str | None = None) -> None:
-        self.update, self.goto, self.graph, self.resume = update, goto, graph, None
+    update: Any = None
+    goto: Any = ()
+    graph: str | None = None
+    resume: Any = None
+
+
+class ParentCommand(Exception):
+    pass
 
 
 NOTHING: Any = object()

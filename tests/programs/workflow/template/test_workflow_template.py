@@ -79,11 +79,12 @@ def test_an_unknown_engine_is_named_with_the_known_ones() -> None:
         ),
         (
             Node("embedding", {"q": "texts"}, {"v": "texts"}, name="embed"),
-            "embed: an embedding takes one input of type texts or text and produces vectors",
+            "embed: an embedding takes text or texts and produces vectors. It is given 'q' (texts, "
+            "from the query), and has 'v' (texts) to produce: change the types of its outputs, or",
         ),
         (
             Node("rerank", {"q": "texts"}, {"v": "texts"}, name="rank"),
-            "rank: its inputs are texts; an engine of this kind has text, texts",
+            "rank: a ranking takes text and texts and produces texts. It is given 'q' (texts, from",
         ),
         (
             Node("vectors", {"v": "vectors"}, {"t": "texts"}, name="find"),
@@ -95,7 +96,16 @@ def test_an_unknown_engine_is_named_with_the_known_ones() -> None:
         ),
         (
             Node("chunker", {"d": "documents"}, {"t": "text"}, name="cut"),
-            "cut: a chunker produces texts, the chunks, and if you like a second",
+            "cut: a chunker takes documents and produces texts or texts twice. It is given 'd'",
+        ),
+        (
+            Node("chunker", {}, {"t": "texts"}, name="cut"),
+            "cut: a chunker takes documents and produces texts or texts twice. It is given "
+            "nothing, and has 't' (texts) to produce: change the types of its inputs",
+        ),
+        (
+            Node("llm", {"q": "text"}, {"v": "vectors"}, None, {"prompt": "{q}"}, name="ask"),
+            "ask: a model produces text or texts. It is given 'q' (text, from the query), and has",
         ),
         (
             Node(
@@ -116,7 +126,26 @@ def test_a_component_that_can_never_run_is_refused(node: Node, message: str) -> 
 def test_mismatched_types_name_both_sides() -> None:
     one = llm("one")
     two = Node("rerank", {"one_out": "texts", "q": "text"}, {"o": "texts"}, name="two")
-    assert refusal(one, two).startswith("two takes 'one_out' as texts, but one has it as text")
+    assert refusal(one, two).startswith("two takes 'one_out' as texts, but one produces it")
+    three = Node("embedding", {"question": "texts"}, {"v": "vectors"}, name="three")
+    assert refusal(one, three).startswith(
+        "three takes 'question' as texts, but one takes it as text"
+    )
+
+
+def test_types_that_do_not_fit_name_where_they_come_from() -> None:
+    config = {"operation": "search"}
+    found = Node("vectors", {"one_out": "text"}, {"t": "texts"}, None, config, name="find")
+    assert refusal(llm("one"), found) == (
+        "find: a search of vectors takes vectors and produces texts. It is given 'one_out' (text, "
+        "from one), and has 't' (texts) to produce: change the types of its inputs, or take the "
+        "output of another component"
+    )
+    stored = Node("vectors", {"t": "texts", "d": "done"}, {"s": "done"}, None,
+                  {"operation": "ingest"}, name="store")  # fmt: skip
+    assert "given 't' (texts, from the query) and 'd' (done, from the query)" in refusal(stored)
+    waiting = Node("vectors", {"v": "vectors", "d": "done"}, {"t": "text"}, None, config, name="w")
+    assert "change the types of its outputs" in refusal(waiting)
 
 
 def test_what_is_named_twice_or_left_out_is_refused() -> None:
@@ -210,7 +239,7 @@ def test_a_profile_finds_the_largest_batch_that_still_gains() -> None:
         ({**QUERY, "x": 1}, {}, "advanced has no input 'x'; it has"),
         ({**QUERY, "question": ""}, {}, "the input 'question' is '': give a text"),
         ({**QUERY, "documents": []}, {}, "documents has 0 documents: give 1 to 1024"),
-        ({**QUERY, "documents": [{"name": "a"}]}, {}, r"documents \[0\] must be"),
+        ({**QUERY, "documents": [{"name": "a"}]}, {}, r"documents \[0\] is .*: give"),
         ({**QUERY, "documents": [{"name": "a", "text": " "}]}, {}, r"\('a'\) is empty"),
         ({**QUERY, "documents": [{"name": "a", "text": "\x01"}]}, {}, None),
         (QUERY, {"chunk": {"chunk_size": 0}}, "chunk: chunk_size is 0: give 1 or more"),

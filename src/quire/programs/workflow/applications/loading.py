@@ -60,6 +60,13 @@ def find_application(name: str) -> App:
         return _of_file(Path(file), attribute)
     if name in APPLICATIONS:
         return APPLICATIONS[name]()
+    if name.endswith(".py"):
+        names = _executed(Path(name))
+        raise InvalidArgument(
+            f"{name} is a file: name the variable of its application, as in {name}:app; "
+            f"{_has(names)}",
+            param="workflow",
+        )
     near = get_close_matches(name, APPLICATIONS, n=1)
     asked = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidArgument(
@@ -90,14 +97,18 @@ def find_applications(names: Sequence[str]) -> dict[str, App]:
 def _of_file(path: Path, attribute: str) -> App:
     names = _executed(path)
     if attribute not in names:
-        apps = [name for name, one in names.items() if isinstance(one, App) or is_state_graph(one)]
-        has = f"it has {', '.join(apps)}" if apps else "no variable of it is an App or a StateGraph"
-        raise InvalidArgument(f"{path} has no {attribute!r}: {has}", param="workflow")
+        raise InvalidArgument(f"{path} has no {attribute!r}: {_has(names)}", param="workflow")
     found = names[attribute]
+    if callable(found) and not isinstance(found, App):
+        try:
+            found = found()
+        except InvalidArgument:
+            raise
+        except (Exception, SystemExit) as exc:
+            what = f"{path}:{attribute}() does not make an application without arguments"
+            raise _not_executed(exc, path.resolve(), what) from exc
     if is_state_graph(found):
         return import_state_graph(found, path.stem)
-    if callable(found) and not isinstance(found, App):
-        found = found()
     if not isinstance(found, App):
         raise InvalidArgument(
             f"{path}:{attribute} is {type(found).__name__}, not an App, a function that makes "
@@ -112,6 +123,11 @@ def _of_file(path: Path, attribute: str) -> App:
     return found
 
 
+def _has(names: Mapping[str, Any]) -> str:
+    apps = [name for name, one in names.items() if isinstance(one, App) or is_state_graph(one)]
+    return f"it has {', '.join(apps)}" if apps else "no variable of it is an App or a StateGraph"
+
+
 def _executed(path: Path) -> dict[str, Any]:
     """The names of the module, whose code is executed."""
     path = path.resolve()
@@ -124,13 +140,15 @@ def _executed(path: Path) -> dict[str, Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as exc:
-        text = own_traceback(exc, str(path))
-        remedy = ""
-        if isinstance(exc, ModuleNotFoundError):
-            remedy = f": install what has it beside Quire, for {sys.executable}"
-        raise InvalidArgument(
-            f"{path} cannot be executed: {one_line(exc)}{remedy}\n{text}", param="workflow"
-        ) from exc
+        raise _not_executed(exc, path, f"{path} cannot be executed") from exc
     finally:
         del sys.modules[module.__name__]
     return vars(module)
+
+
+def _not_executed(exc: BaseException, path: Path, what: str) -> InvalidArgument:
+    remedy = ""
+    if isinstance(exc, ModuleNotFoundError):
+        remedy = f": install what has it beside Quire, for {sys.executable}"
+    text = own_traceback(exc, str(path))
+    return InvalidArgument(f"{what}: {one_line(exc)}{remedy}\n{text}", param="workflow")

@@ -31,12 +31,39 @@ class NodeShape(Protocol):
     def outputs(self) -> Mapping[str, ValueType]: ...
 
 
+Types = tuple[str, ...]
+"""Types in the order of their names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The types that a component takes and produces, in the order of their names; ``None``: any."""
+    """The types that a component may take and produce; ``None``: any. ``noun``: what messages call
+    it. ``waits``: it may also take the ends of effects."""
 
-    inputs: tuple[str, ...] | None = None
-    outputs: tuple[str, ...] | None = None
+    noun: str = "a component"
+    takes: tuple[Types, ...] | None = None
+    makes: tuple[Types, ...] | None = None
+    waits: bool = False
+
+    def misfit(self, node: NodeShape) -> str | None:
+        """Return the side of ``node`` whose types do not fit, or None."""
+        given = [one for one in node.inputs.values() if not self.waits or one != ValueType.DONE]
+        if self.takes is not None and tuple(sorted(map(str, given))) not in self.takes:
+            return "inputs"
+        made = tuple(sorted(map(str, node.outputs.values())))
+        return "outputs" if self.makes is not None and made not in self.makes else None
+
+    def __str__(self) -> str:
+        said = [
+            f"{verb} {' or '.join(_told(one) for one in types)}"
+            for verb, types in (("takes", self.takes), ("produces", self.makes))
+            if types is not None
+        ]
+        return f"{self.noun} {' and '.join(said)}"
+
+
+def _told(types: Types) -> str:
+    return f"{types[0]} twice" if len(types) > len(set(types)) else " and ".join(types)
 
 
 class Component(ABC):
@@ -49,11 +76,16 @@ class Component(ABC):
         """The configuration of ``node`` that a query may change; only a developer sets the rest."""
         return self.config
 
+    def shape_of(self, node: NodeShape) -> Shape:
+        """Return the types that ``node`` may take and produce with its configuration."""
+        return self.shape
+
     def check(self, node: NodeShape, engine: Engine | None) -> None:
-        """Refuse a node that can never become primitives, whatever the query.
+        """Refuse a node that can never become primitives, whatever the query. Its types fit
+        ``shape_of``.
 
         Raises:
-            InvalidArgument: configuration, types or an annotation that the component does not have.
+            InvalidArgument: configuration or an annotation that the component does not have.
         """
         check_keys(f"the configuration of {node.name}", node.config, self.config, f"{node.name}.")
         if node.annotation == "splittable" and not self.splittable:
@@ -61,17 +93,6 @@ class Component(ABC):
                 f"{node.name}: only the output of a model can be splittable: drop the annotation",
                 param=f"{node.name}.annotation",
             )
-        for side, wanted, given in (
-            ("inputs", self.shape.inputs, node.inputs),
-            ("outputs", self.shape.outputs, node.outputs),
-        ):
-            kinds = [str(kind) for kind in given.values()]
-            if wanted is not None and sorted(kinds) != list(wanted):
-                raise InvalidArgument(
-                    f"{node.name}: its {side} are {', '.join(kinds) or 'none'}; an engine of this "
-                    f"kind has {', '.join(wanted)}",
-                    param=f"{node.name}.{side}",
-                )
 
     def check_given(self, node: NodeShape, given: Mapping[str, Any]) -> None:
         """Refuse inputs of the query that the engine could never process. ``given``: these inputs

@@ -24,7 +24,7 @@ class Parsing(Component):
     size depends on them."""
 
     config = frozenset[str]()
-    shape = Shape(("documents",), ("documents",))
+    shape = Shape("a parser", (("documents",),), (("documents",),))
 
     def build(self, site: ComponentSite) -> Mapping[str, Value]:
         (given,) = site.inputs.values()
@@ -42,21 +42,14 @@ class Chunking(Component):
     documents, so that the graph of a query has its final size before any engine is called."""
 
     config = frozenset({"chunk_size", "overlap", "neighbours"})
-    shape = Shape(("documents",))
+    shape = Shape("a chunker", (("documents",),), (("texts",), ("texts", "texts")))
 
     def changeable(self, node: NodeShape) -> frozenset[str]:
         return self.config if len(node.outputs) > 1 else self.config - {"neighbours"}
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
-        kinds = list(node.outputs.values())
-        if kinds not in ([ValueType.TEXTS], [ValueType.TEXTS] * 2):
-            raise InvalidArgument(
-                f"{node.name}: a chunker produces texts, the chunks, and if you like a second "
-                f"output of type texts, what surrounds each; it has {', '.join(kinds) or 'none'}",
-                param=f"{node.name}.outputs",
-            )
-        if len(kinds) == 1 and node.config.get("neighbours") is not None:
+        if len(node.outputs) == 1 and node.config.get("neighbours") is not None:
             raise InvalidArgument(
                 f"{node.name}: neighbours is for the text that surrounds each chunk: add a second "
                 "output of type texts, or leave it out",

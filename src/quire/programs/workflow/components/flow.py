@@ -21,7 +21,7 @@ class Condition(Component):
     is absent, the most frequent earlier outcome."""
 
     config = frozenset({"equals", "likely"})
-    shape = Shape(("text",), ("boolean",))
+    shape = Shape("a condition", (("text",),), (("boolean",),))
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import ComponentSite, Value
-from quire.programs.workflow.components.component import Component, NodeShape
+from quire.programs.workflow.components.component import Component, NodeShape, Shape
 from quire.programs.workflow.components.model_calls import OWN_PARTS, ComponentCalls
 from quire.programs.workflow.components.prompts import read_prompt
 from quire.programs.workflow.components.turns import TURN_CONFIG, check_turns
@@ -31,6 +31,7 @@ class LanguageModel(Component):
         }
     )  # fmt: skip
     splittable = True
+    shape = Shape("a model", None, (("text",), ("texts",)))
 
     def changeable(self, node: NodeShape) -> frozenset[str]:
         is_batchable = node.annotation == "batchable"
@@ -39,12 +40,6 @@ class LanguageModel(Component):
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
         check_turns(node)
-        kinds = list(node.outputs.values())
-        if kinds not in ([ValueType.TEXT], [ValueType.TEXTS]):
-            raise InvalidArgument(
-                f"{node.name}: a model produces one output of type text or texts",
-                param=f"{node.name}.outputs",
-            )
         if node.annotation == "batchable":
             _check_batchable(node)
             self._check_prompts(node)
@@ -56,7 +51,7 @@ class LanguageModel(Component):
                 "strings, so that complete elements can be told apart",
                 param=f"{node.name}.schema",
             )
-        if (kinds == [ValueType.TEXTS]) != has_schema:
+        if (ValueType.TEXTS in node.outputs.values()) != has_schema:
             raise InvalidArgument(
                 f"{node.name}: an output of type texts and a schema belong together: give both or "
                 "neither",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
 
 from quire.core.errors import InvalidArgument
 from quire.programs.vectors.service import MAX_FOUND
@@ -19,18 +21,7 @@ class Embedding(Component):
     """Computes a vector for each of several texts, or for one text."""
 
     config = frozenset({"truncate"})
-
-    def check(self, node: NodeShape, engine: Engine | None) -> None:
-        super().check(node, engine)
-        kinds = list(node.inputs.values())
-        if kinds not in ([ValueType.TEXT], [ValueType.TEXTS]) or list(node.outputs.values()) != [
-            ValueType.VECTORS
-        ]:
-            raise InvalidArgument(
-                f"{node.name}: an embedding takes one input of type texts or text and produces "
-                "vectors",
-                param=f"{node.name}.inputs",
-            )
+    shape = Shape("an embedding", (("text",), ("texts",)), (("vectors",),))
 
     def build(self, site: ComponentSite) -> Mapping[str, Value]:
         (given,) = site.inputs.values()
@@ -49,6 +40,15 @@ class Vectors(Component):
     finds the ``top_k`` nearest texts of each vector in it."""
 
     config = frozenset({"operation", "top_k"})
+    shapes: ClassVar[Mapping[str, Shape]] = MappingProxyType(
+        {
+            "ingest": Shape("ingestion", (("texts", "vectors"),), (("done",),), waits=True),
+            "search": Shape("a search of vectors", (("vectors",),), (("texts",),), waits=True),
+        }
+    )
+
+    def shape_of(self, node: NodeShape) -> Shape:
+        return self.shapes.get(str(node.config.get("operation")), self.shape)
 
     def changeable(self, node: NodeShape) -> frozenset[str]:
         is_search = node.config["operation"] == "search"
@@ -57,22 +57,10 @@ class Vectors(Component):
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
         operation = node.config.get("operation")
-        shapes = {
-            "ingest": ({"texts", "vectors"}, {"done"}),
-            "search": ({"vectors"}, {"texts"}),
-        }
-        if operation not in shapes:
+        if operation not in self.shapes:
             raise InvalidArgument(
                 f"{node.name}: operation is {operation!r}: give 'ingest' or 'search'",
                 param=f"{node.name}.operation",
-            )
-        inputs = sorted(kind for kind in node.inputs.values() if kind is not ValueType.DONE)
-        wanted, made = shapes[str(operation)]
-        if inputs != sorted(wanted) or sorted(node.outputs.values()) != sorted(made):
-            raise InvalidArgument(
-                f"{node.name}: {operation} takes {' and '.join(sorted(wanted))} and produces "
-                f"{' and '.join(made)}",
-                param=f"{node.name}.inputs",
             )
         if operation == "ingest" and "top_k" in node.config:
             raise InvalidArgument(f"{node.name}: top_k is for search", param=f"{node.name}.top_k")
@@ -136,7 +124,7 @@ class Reranking(Component):
     A score depends on its own text alone, so that texts can be scored as they are found."""
 
     config = frozenset({"top_n", "truncate"})
-    shape = Shape(("text", "texts"), ("texts",))
+    shape = Shape("a ranking", (("text", "texts"),), (("texts",),))
 
     def build(self, site: ComponentSite) -> Mapping[str, Value]:
         top_n = site.count("top_n", TOP_K)

@@ -8,7 +8,7 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.search.service import MAX_TOP_K, check_search_query
 from quire.programs.workflow.components.building import ComponentSite, Value
-from quire.programs.workflow.components.component import Component, NodeShape
+from quire.programs.workflow.components.component import Component, NodeShape, Shape
 from quire.programs.workflow.components.prompts import read_prompt
 from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.graphs.primitives import Op
@@ -26,17 +26,10 @@ class Search(Component):
     form of one result, with the parts ``{title}``, ``{address}`` and ``{text}``."""
 
     config = frozenset({"top_k", "result"})
+    shape = Shape("a search", (("text",), ("texts",)), (("texts",),), waits=True)
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
-        given = [kind for kind in node.inputs.values() if kind is not ValueType.DONE]
-        if given not in ([ValueType.TEXT], [ValueType.TEXTS]) or list(node.outputs.values()) != [
-            ValueType.TEXTS
-        ]:
-            raise InvalidArgument(
-                f"{node.name}: a search takes one input of type text or texts and produces texts",
-                param=f"{node.name}.inputs",
-            )
         top_k = node.config.get("top_k")
         if isinstance(top_k, int) and top_k > MAX_TOP_K:
             raise InvalidArgument(

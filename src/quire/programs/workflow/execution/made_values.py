@@ -7,6 +7,7 @@ Whatever comes from there is checked before anything else of the node works on i
 from __future__ import annotations
 
 import asyncio
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,10 @@ def check_value(where: str, who: str, kind: ValueType, made: Any) -> Any:
     if problem is None:
         problem = _element_problem(kind, made)
     if problem is None and not fits(kind, made):
-        problem = f"{type(made).__name__}, not {kind}: return what the component's outputs say"
+        problem = (
+            f"{reprlib.repr(made)} ({type(made).__name__}), not {kind}: return a value of the "
+            "declared type, or change the type"
+        )
     if problem is not None:
         raise InvalidArgument(f"{where}: {who} returned {problem}", param=where)
     return made

@@ -17,6 +17,7 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.engines.engine import Engine
 from quire.programs.workflow.imports.graph_shape import END, START, Branch, GraphShape
+from quire.programs.workflow.imports.node_functions import interrupting
 from quire.programs.workflow.imports.shared_state import MISSING, Key
 from quire.programs.workflow.imports.state_graph_nodes import StateGraphNode, finishing
 from quire.programs.workflow.imports.supersteps import Supersteps
@@ -62,6 +63,11 @@ def import_state_graph(found: Any, name: str, *, supersteps: bool = False) -> Ap
     Raises:
         InvalidArgument: something that nothing here acts on; the error names the remedy.
     """
+    if not is_state_graph(found):
+        raise InvalidArgument(
+            f"a {type(found).__name__} is not imported: give a StateGraph, compiled or not, in "
+            "place of functions with @entrypoint and @task"
+        )
     if hasattr(found, "builder"):
         _check_compiled(found)
     built = getattr(found, "builder", found)
@@ -128,6 +134,12 @@ def _shape(built: Any, config: Any) -> GraphShape:
         )
     for name, node in built.nodes.items():
         _check_node(name, node)
+    if (asking := interrupting(built.nodes)) is not None:
+        raise InvalidArgument(
+            f"the node {asking!r} calls interrupt: a query runs to its end; ask before it, and "
+            "give the answer in its state",
+            param=asking,
+        )
     names = [START, *built.nodes]
     called = {_called(one): one for one in names}
     for one in names:
@@ -187,13 +199,13 @@ def _key(name: str, channel: Any) -> Key:
             "the state is one value: here it is an object with keys (a TypedDict, a dataclass or "
             "a model of pydantic)"
         )
-    if kind == "LastValue":
+    if kind == "LastValue" or (kind == "UntrackedValue" and channel.guard):
         return Key()
     if kind == "BinaryOperatorAggregate":
         return Key(channel.operator, channel.value if channel.is_available() else MISSING)
     raise InvalidArgument(
-        f"the state's key {name!r} is a {kind}: here a key is overwritten or has a reducer "
-        "(Annotated[..., function])",
+        f"the state's key {name!r} is of the kind {kind}: here a key is overwritten or has a "
+        "reducer (Annotated[..., function])",
         param=name,
     )
 

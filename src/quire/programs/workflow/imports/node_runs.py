@@ -6,11 +6,14 @@ What LangGraph would answer differently is refused by name.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.imports.graph_shape import END, Branch, GraphShape
+from quire.programs.workflow.imports.node_functions import running_with
+from quire.programs.workflow.imports.node_updates import returned
+from quire.programs.workflow.imports.shared_state import Values
 
 _OF_THE_RUN = ("langgraph.types", "langgraph.config", "langgraph.runtime")
 """Modules whose functions ask a run of LangGraph, which is not there here."""
@@ -45,7 +48,7 @@ class NodeRuns:
 
     async def run(
         self, whole: Mapping[str, Any], sent: SentInput | None
-    ) -> tuple[dict[str, Any], Leads, set[str]]:
+    ) -> tuple[Values, Leads, set[str]]:
         """Run the node on the state ``whole``, or on what was ``sent``.
 
         Returns what it sets, where its command leads to, and the keys of the state that it read.
@@ -77,10 +80,11 @@ class NodeRuns:
 
     async def _asked(self, runnable: Any, given: Any) -> Any:
         try:
-            return await runnable.ainvoke(given, self.shape.config)
+            with running_with(self.shape.config):
+                return await runnable.ainvoke(given, self.shape.config)
         except Exception as exc:
             if type(exc).__name__ == "ParentCommand":
-                raise self._for_another() from exc
+                return self._raised_by_subgraph(exc)
             asked = _asked_of_the_run(exc)
             if asked is None:
                 raise
@@ -91,12 +95,13 @@ class NodeRuns:
             ) from exc
 
     def _check_untouched(
-        self, whole: Mapping[str, Any], kept: Mapping[str, Any], values: Mapping[str, Any]
+        self, whole: Mapping[str, Any], kept: Mapping[str, Any], values: Values
     ) -> None:
         """Refuse a node that changed a value of the state in place: others would see it or not, by
         chance."""
+        names = {name for name, _ in values}
         for name, before in kept.items():
-            is_set = name in values and self.shape.keys[name].join is None
+            is_set = name in names and self.shape.keys[name].join is None
             if not is_set and not _is_same(before, _elements(whole[name])):
                 raise InvalidArgument(
                     f"{self.name} changes {name!r} of the state in place: copy it, and return what "
@@ -106,26 +111,9 @@ class NodeRuns:
 
     # -- what it returns -----------------------------------------------------------------------
 
-    def _update(self, found: Any) -> tuple[dict[str, Any], Leads]:
-        leads = Leads()
-        if type(found).__name__ == "Command":
-            leads = self._commanded(found)
-            found = found.update
-        if found is None:
-            return {}, leads
-        if not isinstance(found, Mapping):
-            raise InvalidArgument(
-                f"the node {self.name!r} returned {type(found).__name__}: return an object with "
-                "the keys that it sets, or a Command with such an update",
-                param=self.name,
-            )
-        if "__interrupt__" in found:
-            raise InvalidArgument(
-                f"the node {self.name!r} was interrupted: a query runs to its end; ask before it, "
-                "and give the answer in its state",
-                param=self.name,
-            )
-        return dict(found), leads
+    def _update(self, found: Any) -> tuple[Values, Leads]:
+        values, commands = returned(found, self.name, self.shape.keys)
+        return values, sum((self._commanded(one) for one in commands), Leads())
 
     def _commanded(self, command: Any) -> Leads:
         if command.graph is not None or command.resume is not None:
@@ -150,7 +138,17 @@ class NodeRuns:
     def _unnamed(self, one: Any) -> str:
         if self.anywhere:
             return f"and no node is called so: the nodes are {', '.join(self.shape.specs)}"
-        return f"and does not say so: annotate what it returns with Command[Literal[{one!r:.80}]]"
+        return (
+            f"and does not say so: annotate what it returns with Command[Literal[{one!r:.80}]], or "
+            f"add it with add_node(..., destinations=({one!r:.80},))"
+        )
+
+    def _raised_by_subgraph(self, exc: Exception) -> Any:
+        """Return the command of a node of a subgraph for its parent graph, which is this one."""
+        command = exc.args[0]
+        if command.graph == "__parent__":
+            raise self._for_another() from exc
+        return replace(command, graph=None)
 
     def _for_another(self) -> InvalidArgument:
         return InvalidArgument(

@@ -22,6 +22,10 @@ Place = tuple[Any, ...]
 sender, number)`` for a run that was sent its input."""
 
 
+Values = tuple[tuple[str, Any], ...]
+"""Keys with a value each, in the order in which they are set; one key may be there twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """``join``: the reducer of the value so far and an update; None: an update overwrites the
@@ -39,7 +43,7 @@ class Update:
     place: Place
     node: str
     seen: frozenset[Place]
-    values: Mapping[str, Any]
+    values: Values
     read: frozenset[str] = frozenset()
 
 
@@ -86,7 +90,7 @@ def state_of(
         InvalidArgument: see ``updated``.
     """
     first = {name: copy(key.first) for name, key in keys.items() if key.first is not MISSING}
-    begun = Update((-1,), "the input", frozenset(), given)
+    begun = Update((-1,), "the input", frozenset(), tuple(given.items()))
     return updated(keys, first, [begun, *updates.values()])
 
 
@@ -101,38 +105,69 @@ def updated(
     """
     state = dict(state)
     writers: dict[str, Update] = {}
+    replaced: dict[str, Update] = {}
     for update in updates:
-        for name, value in update.values.items():
-            _set(state, keys, update, name, value)
-            before = writers.get(name)
-            if keys[name].join is None and before and before.place[0] == update.place[0]:
-                who = f"{before.node} and {update.node} both set"
-                if before.node == update.node:
-                    who = f"several runs of {update.node} set"
+        for name, value in update.values:
+            if name not in keys:
                 raise InvalidArgument(
-                    f"{who} {name!r} side by side: give the key a reducer, or an edge between them",
+                    f"{update.node} sets {name!r}, which is no key of the state; it has "
+                    f"{', '.join(keys)}",
                     param=name,
                 )
-            writers[name] = update
+            before, writers[name] = writers.get(name), update
+            join = keys[name].join
+            if join is None:
+                _check_alone(update, before, name, value)
+                state[name] = value
+                continue
+            first = replaced.get(name)
+            is_replaced = first is not None and first.place[0] == update.place[0]
+            is_overwrite, given = _overwrite(value)
+            if is_overwrite and first is not None and is_replaced:
+                raise InvalidArgument(
+                    f"{_who(first, update)} {name!r} to an Overwrite in one step: let one of them "
+                    "do so",
+                    param=name,
+                )
+            if is_overwrite:
+                state[name], replaced[name] = given, update
+            elif not is_replaced:
+                state[name] = join(state[name], value) if name in state else value
     return state
 
 
-def _set(
-    state: dict[str, Any], keys: Mapping[str, Key], update: Update, name: str, value: Any
-) -> None:
-    if name not in keys:
-        raise InvalidArgument(
-            f"{update.node} sets {name!r}, which is no key of the state; it has {', '.join(keys)}",
-            param=name,
-        )
-    join = keys[name].join
+def _check_alone(update: Update, before: Update | None, name: str, value: Any) -> None:
     if type(value).__name__ == "Overwrite":
         raise InvalidArgument(
-            f"{update.node} sets {name!r} to an Overwrite, which is not imported: give the key a "
-            "reducer that can replace the value",
+            f"{update.node} sets {name!r} to an Overwrite, and the key has no reducer: set it to "
+            "the value itself",
             param=name,
         )
-    state[name] = value if join is None or name not in state else join(state[name], value)
+    if before is not None and before.place[0] == update.place[0]:
+        raise InvalidArgument(
+            f"{_who(before, update)} {name!r} side by side: give the key a reducer, or an edge "
+            "between them",
+            param=name,
+        )
+
+
+def _who(before: Update, update: Update) -> str:
+    if before is update:
+        return f"several values of {update.node} set"
+    if before.node == update.node:
+        return f"several runs of {update.node} set"
+    return f"{before.node} and {update.node} both set"
+
+
+def _overwrite(value: Any) -> tuple[bool, Any]:
+    """Return whether ``value`` is an Overwrite of LangGraph, in any of its forms, and its value."""
+    if type(value).__name__ == "Overwrite":
+        return True, value.value
+    if isinstance(value, dict) and value.keys() == {"__overwrite__"}:
+        return True, value["__overwrite__"]
+    if isinstance(value, dict) and value.get("type") == "__overwrite__" and "value" in value:
+        return True, value["value"]
+    return False, None
 
 
 def check_reads(updates: Mapping[Place, Update]) -> None:
@@ -147,7 +182,7 @@ def check_reads(updates: Mapping[Place, Update]) -> None:
         for writer in updates.values():
             if writer.place[0] >= reader.place[0] or writer.place in reader.seen:
                 continue
-            for name in sorted(reader.read & writer.values.keys()):
+            for name in sorted(reader.read & {name for name, _ in writer.values}):
                 raise InvalidArgument(
                     f"{reader.node} reads {name!r}, which {writer.node} sets in an earlier step, "
                     f"and no edge leads from {writer.node} to {reader.node}: add one, give "

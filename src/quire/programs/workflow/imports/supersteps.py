@@ -100,7 +100,7 @@ class Supersteps:
         leads, _ = await NodeRuns(self._shape, START, anywhere=True).branched(
             self._with_managed(whole, 0)
         )
-        begun = EndedRun(Update((0, 0, START), START, frozenset(), {}), leads)
+        begun = EndedRun(Update((0, 0, START), START, frozenset(), ()), leads)
         before = Superstep(-1, whole, frozenset(), (), {}, frozenset(), -1)
         return self._grown(self._behind(before, [begun]))
 

@@ -22,6 +22,7 @@ from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.template.checking import (
     check_buildable,
     check_names,
+    check_shapes,
     check_types,
     ordered,
 )
@@ -113,6 +114,7 @@ class App:
                 f"{self.name}: {len(nodes)} components: give 1 to {MAX_NODES}", param="nodes"
             )
         check_names(nodes)
+        check_shapes(nodes, self.component)
         for node in nodes:
             self.component(node).check(node, self.engines.get(node.engine))
             for later in node.before:

@@ -35,10 +35,33 @@ def check_names(nodes: Sequence[Node]) -> None:
                 )
 
 
+def check_shapes(nodes: Sequence[Node], component_of: Callable[[Node], Component]) -> None:
+    """Refuse a component whose types are not those of its kind."""
+    makers = {name: node.name for node in nodes for name in node.outputs}
+    for node in nodes:
+        shape = component_of(node).shape_of(node)
+        side = shape.misfit(node)
+        if side is None:
+            continue
+        given = [
+            f"{name!r} ({kind}, {f'from {makers[name]}' if name in makers else 'from the query'})"
+            for name, kind in node.inputs.items()
+        ]
+        made = [f"{name!r} ({kind})" for name, kind in node.outputs.items()]
+        raise InvalidArgument(
+            f"{node.name}: {shape}. It is given {' and '.join(given) or 'nothing'}, and has "
+            f"{' and '.join(made) or 'nothing'} to produce: change the types of its {side}, or "
+            "take the output of another component",
+            param=f"{node.name}.{side}",
+        )
+
+
 def check_types(nodes: Sequence[Node]) -> None:
     """Refuse a name with two types, and a batchable component without a list to split."""
     types: dict[str, tuple[str, ValueType]] = {
-        name: (node.name, kind) for node in nodes for name, kind in node.outputs.items()
+        name: (f"{node.name} produces", kind)
+        for node in nodes
+        for name, kind in node.outputs.items()
     }
     for node in nodes:
         used = dict(node.inputs)
@@ -51,11 +74,11 @@ def check_types(nodes: Sequence[Node]) -> None:
                     param=f"{node.name}.when",
                 )
         for name, kind in used.items():
-            where, known = types.setdefault(name, (node.name, kind))
+            where, known = types.setdefault(name, (f"{node.name} takes", kind))
             if known is not kind:
                 raise InvalidArgument(
-                    f"{node.name} takes {name!r} as {kind}, but {where} has it as {known}: make "
-                    "the types equal, or rename one",
+                    f"{node.name} takes {name!r} as {kind}, but {where} it as {known}: make the "
+                    "types equal, or rename one",
                     param=f"{node.name}.inputs.{name}",
                 )
         if node.annotation == "batchable" and not LISTS & set(node.inputs.values()):
