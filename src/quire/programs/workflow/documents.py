@@ -7,6 +7,7 @@ graph is built, because the graph's size depends on their texts.
 from __future__ import annotations
 
 import base64
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -106,7 +107,7 @@ def _check(place: int, one: Any) -> None:
     forms = ({"name", "text"}, {"name", "base64"})
     if fields - {"kind"} not in forms or not all(isinstance(one[f], str) for f in fields):
         raise _refused(
-            f"[{place}] is {one!r:.80}: give {_FORM}, if you like with 'kind'; no address is "
+            f"[{place}] is {reprlib.repr(one)}: give {_FORM}, if you like with 'kind'; no address is "
             "fetched, so send the content of the document"
         )
     if one.get("kind", "text") not in KINDS:
