@@ -107,8 +107,8 @@ def _check(place: int, one: Any) -> None:
     forms = ({"name", "text"}, {"name", "base64"})
     if fields - {"kind"} not in forms or not all(isinstance(one[f], str) for f in fields):
         raise _refused(
-            f"[{place}] is {reprlib.repr(one)}: give {_FORM}, if you like with 'kind'; no address is "
-            "fetched, so send the content of the document"
+            f"[{place}] is {reprlib.repr(one)}: give {_FORM}, if you like with 'kind'; no address "
+            "is fetched, so send the content of the document"
         )
     if one.get("kind", "text") not in KINDS:
         raise _refused(f"[{place}] is of kind {one['kind']!r}: give one of {', '.join(KINDS)}")
