@@ -303,7 +303,7 @@ def test_what_is_not_right_is_refused_by_its_place(tmp_path: Path, text: str, re
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no file .*none\.yaml: name the YAML file"):
+    with pytest.raises(ConfigError, match=r"^there is no file .*none\.yaml: name the YAML file"):
         read_cluster(tmp_path / "none.yaml", COMMANDS)
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         read_cluster(tmp_path, COMMANDS)

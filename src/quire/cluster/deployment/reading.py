@@ -74,12 +74,11 @@ def read_cluster(path: Path, commands: Commands) -> ClusterSpec:
     Raises:
         ConfigError: the file cannot be read, or something in it is not right.
     """
-    folder = path.absolute().parent
+    content = read_yaml(path)
     try:
-        return _cluster(read_yaml(path), folder, commands)
+        return _cluster(content, path.absolute().parent, commands)
     except ConfigError as exc:
-        told = exc.message
-        raise ConfigError(told if told.startswith(str(path)) else f"{path}: {told}") from exc
+        raise ConfigError(f"{path}: {exc.message}") from exc
 
 
 def _cluster(content: Any, folder: Path, commands: Commands) -> ClusterSpec:
