@@ -16,8 +16,8 @@ BIN := .venv/bin
 # Tests start hundreds of Quire's processes: without byte code each compiles its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Two more than two cores: a test that waits for a process leaves its core to the others.
-WORKERS ?= 4
+# One more than two cores: a test that waits for a process leaves its core to the others.
+WORKERS ?= 3
 PYTEST_ARGS ?=
 COMPILED := QUIRE_COMPILED=1 QUIRE_COMPILED_DIR=$(CURDIR)/build/compiled
 COMPILED_TESTS := tests/control tests/testing \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from router_world import World, world
 
-from quire.cluster.passing.candidates import Candidates
+from quire.cluster.passing.candidates import EngineCandidates
 from quire.cluster.requests.request import COMPLETIONS, Request
 from quire.core.errors import UnknownHandle
 
@@ -19,9 +19,9 @@ def names(found: object) -> list[str]:
     return [one.name for one in found]
 
 
-async def candidates(w: World) -> Candidates:
+async def candidates(w: World) -> EngineCandidates:
     await w.probe()
-    return Candidates(w.router.fleet)
+    return EngineCandidates(w.router.fleet)
 
 
 async def test_an_engine_that_was_lost_is_no_candidate() -> None:

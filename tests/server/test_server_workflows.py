@@ -175,7 +175,10 @@ def test_a_stream_has_the_primitives_and_the_text_of_the_answer(http: httpx.Clie
         ({"query": {"question": "x"}}, "query.documents", "'documents' is missing"),
         ({"query": {**QUERY, "top": 1}}, "query.top", "has no input 'top'"),
         ({"query": {**QUERY, "question": ""}}, "query.question", "give a text"),
-        ({"query": {**QUERY, "documents": [{"name": "a"}]}}, "query.documents", "must be"),
+        (
+            {"query": {**QUERY, "documents": [{"name": "a"}]}},
+            "query.documents", "[0] is {'name': 'a'}: give",
+        ),
         (
             {"query": {**QUERY, "documents": [{"name": "a.pdf", "text": "x"}]}},
             "query.documents", "give it as 'base64'",

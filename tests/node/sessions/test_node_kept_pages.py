@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fake_node import TENANT, StartNode, fake_config, until
 
 from quire.core.config import EngineConfig, TenantConfig
@@ -16,8 +18,8 @@ PAGE = 4
 NUM_BLOCKS = 32
 
 
-def small_transport(config: EngineConfig) -> InProcessTransport:
-    pool = fake_pool(page_size=PAGE, num_blocks=NUM_BLOCKS, num_host_blocks=8)
+def small_transport(config: EngineConfig, num_host_blocks: int = 8) -> InProcessTransport:
+    pool = fake_pool(page_size=PAGE, num_blocks=NUM_BLOCKS, num_host_blocks=num_host_blocks)
     return InProcessTransport(config.name, lambda: FakeEngine(pool, model=config.name))
 
 
@@ -66,7 +68,7 @@ async def test_kept_pages_are_found_after_others_have_filled_the_pool(
 
 
 async def test_pages_that_nobody_keeps_are_not(start_node: StartNode) -> None:
-    node = await start_node(transport_factory=small_transport)
+    node = await start_node(transport_factory=partial(small_transport, num_host_blocks=0))
     session, tokens = await first_turn(node)
     await push_out(node)
     _, num_cached = await run(session, [*tokens, 7, 8])

@@ -19,7 +19,7 @@ from quire.cluster.requests.request import Request
 from quire.core.errors import QuireError, UnknownHandle
 
 
-class Candidates:
+class EngineCandidates:
     """The engines of ``fleet`` that are left for a request."""
 
     def __init__(self, fleet: Fleet) -> None:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.nodes.node import RoutedNode
-from quire.cluster.passing.candidates import Candidates
+from quire.cluster.passing.candidates import EngineCandidates
 from quire.cluster.passing.failover import Failover
 from quire.cluster.passing.in_order import InOrder
 from quire.cluster.passing.moving import AnswerMoves
@@ -46,7 +46,7 @@ class Dispatcher:
         moves: AnswerMoves,
         rescue: ProgramRescue,
     ) -> None:
-        self._candidates = Candidates(fleet)
+        self._candidates = EngineCandidates(fleet)
         self._failover = Failover(self._candidates, moves, rescue)
         self._in_order = InOrder(self._candidates, self._failover)
         self._by_strategy = StrategyDispatch(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from quire.cluster.passing.awaited_launches import AwaitedProgram
-from quire.cluster.passing.candidates import Candidates
+from quire.cluster.passing.candidates import EngineCandidates
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import AnswerMoves
 from quire.cluster.passing.opened import EVENTS, OpenedAnswer, open_answer
@@ -28,7 +28,9 @@ from quire.server.answers.resuming.told_tokens import TELLS_HEADER
 class Failover:
     """``moves`` learns of the answers that may be moved; ``rescue`` finds programs."""
 
-    def __init__(self, candidates: Candidates, moves: AnswerMoves, rescue: ProgramRescue) -> None:
+    def __init__(
+        self, candidates: EngineCandidates, moves: AnswerMoves, rescue: ProgramRescue
+    ) -> None:
         self._candidates = candidates
         self._moves = moves
         self._rescue = rescue

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.passing.answer_tries import AnswerTries
-from quire.cluster.passing.candidates import Candidates
+from quire.cluster.passing.candidates import EngineCandidates
 from quire.cluster.passing.failover import Failover
 from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.requests.request import Request
@@ -20,7 +20,7 @@ from quire.core.errors import EngineLost
 class InOrder:
     """Asks ``candidates``, the given ones first."""
 
-    def __init__(self, candidates: Candidates, failover: Failover) -> None:
+    def __init__(self, candidates: EngineCandidates, failover: Failover) -> None:
         self._candidates = candidates
         self._failover = failover
 

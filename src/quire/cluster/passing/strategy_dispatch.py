@@ -14,7 +14,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.strategy_errors import is_ending, line_within, said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.passing.answer_tries import AnswerTries
-from quire.cluster.passing.candidates import Candidates
+from quire.cluster.passing.candidates import EngineCandidates
 from quire.cluster.passing.failover import Failover
 from quire.cluster.passing.in_order import InOrder
 from quire.cluster.passing.opened import OpenedAnswer
@@ -47,7 +47,7 @@ class StrategyDispatch:
     def __init__(
         self,
         strategy: RunningStrategy,
-        candidates: Candidates,
+        candidates: EngineCandidates,
         failover: Failover,
         in_order: InOrder,
     ) -> None:
