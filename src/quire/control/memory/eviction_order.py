@@ -14,7 +14,7 @@ from quire.control.memory.content import Content
 _MIN_GAPS = 64
 """Gaps that are not worth closing."""
 MOST_LOOKED_AT = 1024
-"""The number of contents of which beginnings are chosen: a message bears this cost."""
+"""The most contents that a search for beginnings looks at: each message bears its cost."""
 
 
 class EvictionOrder:
@@ -80,9 +80,10 @@ class EvictionOrder:
         return next((one for one in self.contents() if not one.num_pins), None)
 
     def beginnings(self, num_contents: int) -> list[Content]:
-        """At most ``num_contents`` (one or more) that are not pinned of the first ones, of each
-        prompt its beginning: the rest cannot be found without it. Its last page comes first. Of a
-        prompt of more than ``MOST_LOOKED_AT`` pages it is the beginning of those."""
+        """Return at most ``num_contents`` (one or more) of the first ones that are not pinned: of
+        each prompt the pages at its beginning, without which the others cannot be found, the last
+        of these pages first. Only the first ``MOST_LOOKED_AT`` contents are looked at, so of a
+        longer prompt these are the pages nearest to its beginning among them."""
         found: list[Content] = []
         prompt: list[Content] = []
         for content in islice(self.contents(), max(num_contents, MOST_LOOKED_AT)):

@@ -47,6 +47,16 @@ def asks_of_a_closure() -> Any:
     return lambda state: {"answer": held("who?")}
 
 
+def of_an_empty_closure() -> Any:
+    gone = "never"
+
+    def reads(state: Any) -> Any:
+        return {"answer": gone}
+
+    del gone
+    return reads
+
+
 class Asking:
     def asks(self, state: Any) -> Any:
         return {"answer": interrupt("who?")}
@@ -81,7 +91,9 @@ def test_nodes_of_subgraphs_and_coroutines_are_looked_at() -> None:
     assert interrupting({"a": subgraph}) == "a: inner"
 
 
-@pytest.mark.parametrize("function", [asks_nothing, None, len, operator.itemgetter("x")])
+@pytest.mark.parametrize(
+    "function", [asks_nothing, None, len, operator.itemgetter("x"), of_an_empty_closure()]
+)
 def test_others_are_not(function: Any) -> None:
     assert interrupting({"a": node(function)}) is None
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -53,7 +53,9 @@ def _interrupts(function: Any) -> bool:
         return False
     names = set(_names(code))
     found = [function.__globals__.get(name) for name in names]
-    found += inspect.getclosurevars(function).nonlocals.values()
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # it has no value yet
+            found.append(cell.cell_contents)
     return any(
         (isinstance(one, ModuleType) and one.__name__ == "langgraph.types" and "interrupt" in names)
         or (
