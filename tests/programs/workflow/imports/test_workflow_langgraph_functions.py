@@ -48,12 +48,13 @@ def asks_of_a_closure() -> Any:
 
 
 def of_an_empty_closure() -> Any:
-    gone = "never"
+    later: str
 
     def reads(state: Any) -> Any:
-        return {"answer": gone}
+        return {"answer": later}
 
-    del gone
+    if reads is None:
+        later = "never"
     return reads
 
 
